@@ -1,0 +1,83 @@
+# `make serve` and `make test` do all the set-up they need on a machine that has Python 3.11,
+# make and, for the compiled hot path, a C compiler.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SOURCES := $(shell find src -name '*.py' -o -name '*.lark') pyproject.toml setup.py
+STAMPS := .stamps
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## Say what there is
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+.PHONY: serve
+serve: setup ## Run the broker on ./twinbus-data and print the connection string
+	$(BIN)/twinbus serve
+
+.PHONY: test
+test: setup js ## Run every test
+	$(BIN)/python -m pytest
+	TWINBUS_FORM=interpreted $(BIN)/python -m pytest -o pythonpath=src tests/unit tests/model tests/properties
+
+.PHONY: test-long
+test-long: setup js ## Run the longer forms of the tests as well
+	$(BIN)/python -m pytest -m "long or not long"
+
+.PHONY: check
+check: setup ## Lint, format, types, layers
+	$(BIN)/ruff check src tests bench tools examples setup.py
+	$(BIN)/ruff format --check src tests bench tools examples setup.py
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python tools/async_to_sync.py --check
+
+.PHONY: bench
+bench: setup ## Measure against RabbitMQ and the raw disk
+	$(BIN)/python -m bench
+
+.PHONY: demo
+demo: setup ## Two brokers, one of them killed: see paired namespaces at work
+	$(BIN)/python examples/demo.py
+
+.PHONY: format
+format: setup ## Format the code
+	$(BIN)/ruff format src tests bench tools examples setup.py
+	$(BIN)/ruff check --fix src tests bench tools examples setup.py
+
+.PHONY: lock
+lock: setup ## Resolve the dependencies anew
+	$(BIN)/uv pip compile -q --upgrade --generate-hashes --extra dev --no-emit-package twinbus \
+		pyproject.toml -o requirements.lock
+
+.PHONY: setup
+setup: $(STAMPS)/installed ## Make the environment (.venv) and compile the hot path
+
+$(STAMPS)/environment: requirements.lock
+	@mkdir -p $(STAMPS)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check \
+		"$$(grep -o '^uv==[^ ]*' requirements.lock)"
+	$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r requirements.lock
+	@touch $@
+
+# The package is installed, not linked: the installed one is compiled, `src` is not. A stale
+# build directory would ship old code, so it goes first.
+$(STAMPS)/installed: $(STAMPS)/environment $(SOURCES)
+	rm -rf build/lib* build/temp* build/bdist*
+	$(BIN)/uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation --reinstall .
+	@$(BIN)/python tools/installed_form.py
+	@touch $@
+
+.PHONY: js
+js: $(STAMPS)/js
+
+$(STAMPS)/js: tests/compat/js/package-lock.json $(STAMPS)/environment
+	$(BIN)/python tools/npm.py ci --prefix tests/compat/js
+	@touch $@
+
+.PHONY: clean
+clean: ## Remove everything that was made
+	rm -rf $(VENV) $(STAMPS) build dist src/*.egg-info tests/compat/js/node_modules artifacts

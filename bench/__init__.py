@@ -1,0 +1,1 @@
+"""Peers side by side: this broker and RabbitMQ, the same client, the same machine."""

@@ -1,0 +1,87 @@
+"""`python -m bench`: one command that measures this broker beside its peers.
+
+Enters: the command line. Leaves: tables on the console and, on request, a JSON file.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import track
+
+from bench import clients, deep, idle, peers, rabbitmq, report, twinbus
+
+app = typer.Typer(add_completion=False, help=__doc__)
+console = Console()
+
+COUNT = 50_000
+QUICK_COUNT = 10_000
+RUNS = 3
+DEEP_COUNT = 5_000_000
+
+
+@app.callback(invoke_without_command=True)
+def compare(
+    context: typer.Context,
+    count: Annotated[int, typer.Option(help="messages in each phase")] = COUNT,
+    runs: Annotated[int, typer.Option(help="runs; the report shows medians")] = RUNS,
+    quick: Annotated[bool, typer.Option("--quick", help="one short run")] = False,
+    only: Annotated[str, typer.Option(help="only peers whose name has this")] = "",
+    json_file: Annotated[Path | None, typer.Option("--json", help="also write it here")] = None,
+) -> None:
+    """Send, receive and both, this broker and RabbitMQ, beside a raw append."""
+    if context.invoked_subcommand:
+        return
+    if quick:
+        count, runs = QUICK_COUNT, 1
+    client = _client()
+    present = [peer for peer in peers.peers_present() if only in peer.name]
+    if not twinbus.forms_present():
+        console.print("twinbus itself is neither installed nor in src/: peers only")
+    if not rabbitmq.is_installed():
+        console.print(f"RabbitMQ is not installed ({rabbitmq.INSTALL_HINT}): without it")
+    samples: list[peers.Sample] = []
+    for _ in track(range(runs), "runs", console=console):
+        samples += peers.measure_append(count)
+        for peer in present:
+            samples += peers.measure(client, peer, count)
+    medians = peers.medians(samples)
+    report.show(console, medians)
+    if json_file:
+        report.write_json(json_file, medians)
+
+
+@app.command("deep")
+def deep_queue(
+    count: Annotated[int, typer.Option(help="messages to fill the queue with")] = DEEP_COUNT,
+    only: Annotated[str, typer.Option(help="only this form")] = "",
+) -> None:
+    """Fill a queue with millions of messages; report memory, send rate and restart."""
+    client = _client()
+    for form in twinbus.forms_present():
+        if only in form:
+            for line in deep.run(console, client, form, count):
+                console.print(str(line))
+
+
+@app.command("idle")
+def idle_broker() -> None:
+    """Report start time, and the CPU of a broker that nobody uses."""
+    for form in twinbus.forms_present():
+        for line in idle.run(form):
+            console.print(str(line))
+
+
+def _client() -> clients.Client:
+    client = clients.find_client()
+    if not client.is_fast:
+        console.print(
+            f"No compiled client ({clients.INSTALL_HINT}): the Python one limits the rates"
+        )
+    return client
+
+
+app()

@@ -1,0 +1,32 @@
+"""The idle broker: how fast it starts, what it costs while nobody asks for anything."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+
+from bench import processes, twinbus
+from bench.report import Budget
+
+WATCHED_SECONDS = 10.0
+START_SECONDS_MAX = 1.0
+CPU_PERCENT_MAX = 1.0
+
+
+def run(form: str) -> list[Budget]:
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-idle-") as directory,
+        twinbus.broker(form, Path(directory)) as live,
+    ):
+        time.sleep(1.0)  # what the start left to do is not idleness
+        before = processes.cpu_seconds(live.pid)
+        time.sleep(WATCHED_SECONDS)
+        percent = (processes.cpu_seconds(live.pid) - before) / WATCHED_SECONDS * 100
+        seconds = live.start_seconds
+    return [
+        Budget(
+            f"{form}, seconds to start", seconds, START_SECONDS_MAX, seconds < START_SECONDS_MAX
+        ),
+        Budget(f"{form}, % CPU idle", percent, CPU_PERCENT_MAX, percent < CPU_PERCENT_MAX),
+    ]

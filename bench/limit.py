@@ -1,0 +1,31 @@
+"""The limit of this machine: the same bytes appended to a file, one fdatasync per group.
+
+Counts and sizes go in; seconds and processor time come out. It does nothing a broker would
+do beyond keeping the bytes, so no durable broker that waits for the disk can be cheaper.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import tempfile
+import time
+
+from bench.clients import Work
+
+
+def append(work: Work) -> tuple[float, float]:
+    """Seconds, and seconds of processor time, to append and sync that many messages."""
+    group = b"x" * (work.size_bytes * work.window)
+    with tempfile.NamedTemporaryFile(prefix="bench-append-") as file:
+        descriptor = file.fileno()
+        begun, cpu_begun = time.monotonic(), _own_cpu_seconds()
+        for _ in range(work.count // work.window):
+            os.write(descriptor, group)
+            os.fdatasync(descriptor)
+        return time.monotonic() - begun, _own_cpu_seconds() - cpu_begun
+
+
+def _own_cpu_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime

@@ -1,0 +1,1 @@
+"""The HTTP port: the Atom administration API, health, and AMQP over WebSocket."""

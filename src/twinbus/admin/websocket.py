@@ -1,0 +1,166 @@
+"""AMQP over WebSocket: the bytes of WebSocket messages become a byte stream and back.
+
+The connection behind it is the same asyncio.Protocol that TCP connections get: it sees a
+transport, and need not know that this one is a WebSocket. Message borders carry no meaning.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from aiohttp import WSCloseCode, WSMsgType, web
+
+PATH = "/$servicebus/websocket"
+SUBPROTOCOL = "AMQPWSB10"
+
+# Some clients refuse messages of several megabytes; a stream can be cut anywhere.
+MESSAGE_BYTES_MAX = 64 * 1024
+# The protocol is told to pause above the first and to go on below the second.
+BUFFER_BYTES_HIGH = 256 * 1024
+BUFFER_BYTES_LOW = 64 * 1024
+# How long a peer that does not read can keep a closed connection.
+CLOSE_WAIT_S = 5.0
+
+logger = logging.getLogger(__name__)
+
+ProtocolFactory = Callable[[], asyncio.Protocol]
+
+
+class WebSocketTransport(asyncio.Transport):
+    """What an AMQP connection writes to; `run` carries the bytes both ways."""
+
+    def __init__(
+        self,
+        websocket: web.WebSocketResponse,
+        protocol: asyncio.Protocol,
+        carrier: asyncio.Transport,
+    ) -> None:
+        super().__init__()
+        self._websocket = websocket
+        self._protocol = protocol
+        self._carrier = carrier
+        self._buffer = bytearray()
+        self._something_to_do = asyncio.Event()
+        self._may_read = asyncio.Event()
+        self._may_read.set()
+        self._writing_paused = False
+        self._closing = False
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._carrier.get_extra_info(name, default)
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def write(self, data: "bytes | bytearray | memoryview[Any]") -> None:
+        if self._closing:
+            return
+        self._buffer += data
+        self._something_to_do.set()
+        if len(self._buffer) > BUFFER_BYTES_HIGH and not self._writing_paused:
+            self._writing_paused = True
+            self._protocol.pause_writing()
+
+    def get_write_buffer_size(self) -> int:
+        return len(self._buffer)
+
+    def pause_reading(self) -> None:
+        self._may_read.clear()
+
+    def resume_reading(self) -> None:
+        self._may_read.set()
+
+    def close(self) -> None:
+        """Send what is waiting, then close."""
+        self._closing = True
+        self._something_to_do.set()
+        self._may_read.set()
+
+    def abort(self) -> None:
+        """Close at once; what is waiting is lost."""
+        self._buffer.clear()
+        self.close()
+        self._carrier.abort()
+
+    async def run(self) -> None:
+        """Carry bytes until either side is done, then tell the protocol."""
+        sender = asyncio.create_task(self._send())
+        error: Exception | None = None
+        try:
+            self._protocol.connection_made(self)
+            await self._receive()
+            if self._closing:
+                await asyncio.wait([sender], timeout=CLOSE_WAIT_S)
+        except Exception as caught:
+            error = caught
+            raise
+        finally:
+            self._closing = True
+            sender.cancel()
+            await asyncio.wait([sender])
+            self._protocol.connection_lost(error)
+
+    async def _receive(self) -> None:
+        while not self._websocket.closed:
+            await self._may_read.wait()
+            message = await self._websocket.receive()
+            if message.type is WSMsgType.BINARY:
+                self._protocol.data_received(message.data)
+            elif message.type is WSMsgType.TEXT:
+                await self._websocket.close(code=WSCloseCode.UNSUPPORTED_DATA)
+            else:
+                return
+
+    async def _send(self) -> None:
+        try:
+            await self._send_all()
+        except ConnectionError:
+            # The receiving half sees the same loss and ends the connection.
+            pass
+        except Exception:
+            logger.exception("A WebSocket's connection failed while bytes were sent")
+            self._carrier.abort()
+
+    async def _send_all(self) -> None:
+        while self._buffer or not self._closing:
+            await self._something_to_do.wait()
+            self._something_to_do.clear()
+            while self._buffer:
+                piece = bytes(self._buffer[:MESSAGE_BYTES_MAX])
+                del self._buffer[:MESSAGE_BYTES_MAX]
+                await self._websocket.send_bytes(piece)
+                if self._writing_paused and len(self._buffer) <= BUFFER_BYTES_LOW:
+                    self._writing_paused = False
+                    self._protocol.resume_writing()
+        await self._websocket.close()
+
+
+class WebSocketDoor:
+    """Lets AMQP connections in through HTTP, and shows them out when the port closes."""
+
+    def __init__(self, factory: ProtocolFactory) -> None:
+        self._factory = factory
+        self._open: set[WebSocketTransport] = set()
+
+    async def enter(self, request: web.Request) -> web.StreamResponse:
+        offered = request.headers.get("Sec-WebSocket-Protocol", "")
+        if SUBPROTOCOL not in [name.strip() for name in offered.split(",")]:
+            raise web.HTTPBadRequest(text=f"This WebSocket speaks {SUBPROTOCOL} only.")
+        websocket = web.WebSocketResponse(
+            protocols=(SUBPROTOCOL,), timeout=CLOSE_WAIT_S, compress=False
+        )
+        await websocket.prepare(request)
+        carrier = request.transport
+        if carrier is not None:
+            transport = WebSocketTransport(websocket, self._factory(), carrier)
+            self._open.add(transport)
+            try:
+                await transport.run()
+            finally:
+                self._open.discard(transport)
+        return websocket
+
+    async def close(self, application: web.Application) -> None:
+        for transport in list(self._open):
+            transport.close()

@@ -1,0 +1,357 @@
+"""One connection: bytes of a peer in, handler calls and bytes for the peer out.
+
+Cuts bytes into frames and walks through SASL, open, sessions and close. Sees neither
+socket nor clock: the time is an argument. Whatever bytes come, `receive` does not raise
+for them; it answers with the AMQP error that fits and is `finished`. What the handler
+raises goes through.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from twinbus.amqp.codec import NULL
+from twinbus.amqp.errors import (
+    CONNECTION_FORCED,
+    DECODE_ERROR,
+    FRAMING_ERROR,
+    ILLEGAL_STATE,
+    RESOURCE_LIMIT_EXCEEDED,
+    DecodeError,
+    ProtocolError,
+)
+from twinbus.amqp.framing import (
+    AMQP_FRAME,
+    AMQP_HEADER,
+    EMPTY_FRAME,
+    FRAME_BYTES_MIN,
+    FRAME_HEADER_BYTES,
+    PROTOCOL_HEADER_BYTES,
+    SASL_FRAME,
+    SASL_HEADER,
+)
+from twinbus.amqp.handler import Handler
+from twinbus.amqp.outcomes import error
+from twinbus.amqp.performatives import (
+    ATTACH,
+    BEGIN,
+    CLOSE,
+    DETACH,
+    DISPOSITION,
+    END,
+    FLOW,
+    OPEN,
+    TRANSFER,
+    Fields,
+    begin_frame,
+    close_frame,
+    descriptor_at,
+    end_frame,
+    open_frame,
+)
+from twinbus.amqp.sasl import SaslServer
+from twinbus.amqp.session import HANDLE_MAX, INCOMING_WINDOW, OUTGOING_WINDOW, AmqpSession
+
+NEVER_MS: Final = 1 << 62
+LINKS_MAX: Final = 5000
+# A peer cannot make us write more often than this by announcing a tiny idle time-out.
+KEEP_ALIVE_MS_MIN: Final = 250
+
+# Stages of a connection. The first two await a protocol header, the others frames.
+_START: Final = 0
+_AFTER_SASL: Final = 1
+_SASL: Final = 2
+_UNOPENED: Final = 3
+_OPEN: Final = 4
+
+
+class Connection:
+    def __init__(
+        self,
+        handler: Handler,
+        container_id: str,
+        now_ms: int,
+        *,
+        max_frame_size: int = 65536,
+        channel_max: int = 4999,
+        idle_timeout_ms: int = 240_000,
+        handshake_timeout_ms: int = 30_000,
+    ) -> None:
+        self.handler = handler
+        self.container_id = container_id
+        self.finished = False
+        self.sessions: dict[int, AmqpSession] = {}
+        self.link_count = 0
+        self.user: str | None = None
+        self.remote_container_id = ""
+        self.hostname: str | None = None
+        self.remote_properties: dict[object, object] = {}
+        self.remote_max_frame_size = FRAME_BYTES_MIN
+        # Bytes for the peer, in order; sessions and links append to it.
+        self.output: list[bytes] = []
+        self._max_frame_size = max_frame_size
+        self._channel_max = channel_max
+        self._idle_timeout_ms = idle_timeout_ms
+        # How often the peer must hear from us; 0: it does not mind.
+        self._keep_alive_ms = 0
+        self._stage = _START
+        self._sasl: SaslServer | None = None
+        self._open_sent = False
+        # The head of a frame whose rest has not come, and how long that frame is.
+        self._cut = bytearray()
+        self._needed = 0
+        self._now_ms = now_ms
+        self._heard_ms = now_ms
+        self._sent_ms = now_ms
+        self._handshake_until_ms = now_ms + handshake_timeout_ms
+
+    @property
+    def has_output(self) -> bool:
+        return len(self.output) > 0
+
+    def take_output(self) -> bytes:
+        """All bytes to write now, joined once."""
+        if not self.output:
+            return b""
+        taken = b"".join(self.output)
+        self.output.clear()
+        # The last known time may lie before the real one; an empty frame then goes out
+        # early, never late.
+        self._sent_ms = self._now_ms
+        return taken
+
+    # -----------------------------------------------------------------------------------
+    # Time
+
+    def deadline_ms(self) -> int:
+        """When `tick` is next needed."""
+        if self.finished:
+            return NEVER_MS
+        deadline = NEVER_MS
+        if self._stage != _OPEN:
+            deadline = self._handshake_until_ms
+        elif self._idle_timeout_ms:
+            deadline = self._heard_ms + self._idle_timeout_ms
+        if self._keep_alive_ms:
+            deadline = min(deadline, self._sent_ms + self._keep_alive_ms)
+        return deadline
+
+    def tick(self, now_ms: int) -> None:
+        """Do what is due: give up a silent peer, or keep one from giving us up."""
+        self._now_ms = max(self._now_ms, now_ms)
+        if self.finished:
+            return
+        if self._stage != _OPEN:
+            if now_ms >= self._handshake_until_ms:
+                self._finish()
+            return
+        if self._idle_timeout_ms and now_ms >= self._heard_ms + self._idle_timeout_ms:
+            self.close(CONNECTION_FORCED, "The connection was idle for too long.")
+            return
+        if self._keep_alive_ms and now_ms >= self._sent_ms + self._keep_alive_ms:
+            self._sent_ms = now_ms
+            if not self.output:
+                self.output.append(EMPTY_FRAME)
+
+    # -----------------------------------------------------------------------------------
+    # Endings
+
+    def close(self, condition: str, description: str) -> None:
+        """End the connection with an error. What is in `output` still goes to the peer."""
+        if self.finished:
+            return
+        if self._stage >= _UNOPENED:
+            if not self._open_sent:
+                self._send_open()
+            self.output.append(close_frame(error(condition, description, None)))
+        self._finish()
+
+    def abort(self) -> None:
+        """The transport is lost."""
+        if not self.finished:
+            self.output.clear()
+            self._finish()
+
+    def _finish(self) -> None:
+        self.finished = True
+        self._cut.clear()
+        sessions = list(self.sessions.values())
+        self.sessions.clear()
+        # Detach callbacks may still write to links of a peer that hears no more.
+        written = len(self.output)
+        for session in sessions:
+            session.peer_end()
+        self.handler.on_close(self)
+        del self.output[written:]
+
+    # -----------------------------------------------------------------------------------
+    # Bytes to frames
+
+    def receive(self, data: bytes, now_ms: int) -> None:
+        """Take bytes as they came from the transport, cut anywhere."""
+        if self.finished:
+            return
+        self._now_ms = max(self._now_ms, now_ms)
+        self._heard_ms = self._now_ms
+        if self._needed:
+            self._cut += data
+            if len(self._cut) < self._needed:
+                return
+            data = bytes(self._cut)
+            self._cut.clear()
+            self._needed = 0
+        try:
+            self._receive_frames(data)
+        except DecodeError as undecodable:
+            self.close(DECODE_ERROR, str(undecodable))
+        # Under another name: compiled, a variable has one type for the whole function.
+        except ProtocolError as problem:
+            self.close(problem.condition, problem.description)
+
+    def _receive_frames(self, data: bytes) -> None:
+        """Handle all complete frames in `data`, which starts with one; keep the rest."""
+        pos = 0
+        end = len(data)
+        size = FRAME_HEADER_BYTES
+        while not self.finished and end - pos >= size:
+            if self._stage <= _AFTER_SASL:
+                self._receive_header(data[pos : pos + PROTOCOL_HEADER_BYTES])
+                pos += PROTOCOL_HEADER_BYTES
+                continue
+            size = data[pos] << 24 | data[pos + 1] << 16 | data[pos + 2] << 8 | data[pos + 3]
+            if size < FRAME_HEADER_BYTES or size > self._max_frame_size:
+                raise ProtocolError(FRAMING_ERROR, f"frame of {size} bytes")
+            if end - pos < size:
+                break
+            self._receive_frame(data, pos, pos + size)
+            pos += size
+            size = FRAME_HEADER_BYTES
+        if pos < end and not self.finished:
+            self._needed = size
+            self._cut += data[pos:end]
+
+    def _receive_header(self, header: bytes) -> None:
+        if header == AMQP_HEADER:
+            self.output.append(AMQP_HEADER)
+            self._stage = _UNOPENED
+        elif header == SASL_HEADER and self._stage == _START:
+            self._sasl = SaslServer(self.handler)
+            self._stage = _SASL
+            self.output.append(SASL_HEADER)
+            self.output.append(self._sasl.mechanisms())
+        else:
+            # The answer to an unknown header is one that we know (AMQP 1.0 §2.2).
+            self.output.append(SASL_HEADER if self._stage == _START else AMQP_HEADER)
+            self._finish()
+
+    def _receive_frame(self, data: bytes, pos: int, end: int) -> None:
+        body = pos + 4 * data[pos + 4]
+        if body < pos + FRAME_HEADER_BYTES or body > end:
+            raise ProtocolError(FRAMING_ERROR, "data offset outside of the frame")
+        kind = data[pos + 5]
+        if self._stage == _SASL:
+            if kind != SASL_FRAME:
+                raise ProtocolError(FRAMING_ERROR, "not a SASL frame")
+            self._receive_sasl(data, body, end)
+            return
+        if kind != AMQP_FRAME:
+            raise ProtocolError(FRAMING_ERROR, "not an AMQP frame")
+        if body == end:
+            return
+        channel = data[pos + 6] << 8 | data[pos + 7]
+        code, at = descriptor_at(data, body)
+        if self._stage == _OPEN:
+            self._receive_performative(channel, code, data, at, end)
+        elif code == OPEN:
+            self._receive_open(Fields(data, at, end))
+        elif code == CLOSE:
+            self._receive_close()
+        else:
+            raise ProtocolError(ILLEGAL_STATE, "the connection is not open")
+
+    def _receive_sasl(self, data: bytes, pos: int, end: int) -> None:
+        sasl = self._sasl
+        assert sasl is not None
+        self.output.append(sasl.receive(data, pos, end))
+        if not sasl.done:
+            return
+        if not sasl.accepted:
+            self._finish()
+            return
+        self.user = sasl.user
+        self._stage = _AFTER_SASL
+
+    # -----------------------------------------------------------------------------------
+    # Frames to sessions
+
+    def _receive_performative(
+        self, channel: int, code: int, data: bytes, at: int, end: int
+    ) -> None:
+        if code == BEGIN:
+            self._receive_begin(channel, Fields(data, at, end))
+            return
+        if code == CLOSE:
+            self._receive_close()
+            return
+        if code == OPEN:
+            raise ProtocolError(ILLEGAL_STATE, "the connection is open already")
+        session = self.sessions.get(channel)
+        if session is None:
+            # The Python SDK detaches links of a session that it has ended.
+            return
+        if code == TRANSFER:
+            session.peer_transfer(data, at, end)
+        elif code == DISPOSITION:
+            session.peer_disposition(data, at, end)
+        elif code == FLOW:
+            session.peer_flow(data, at, end)
+        elif code == ATTACH:
+            session.peer_attach(data, at, end)
+        elif code == DETACH:
+            session.peer_detach(data, at, end)
+        elif code == END:
+            del self.sessions[channel]
+            session.peer_end()
+            self.output.append(end_frame(channel))
+        else:
+            raise DecodeError(f"unknown performative 0x{code:x}", at)
+
+    def _receive_open(self, fields: Fields) -> None:
+        self.remote_container_id = fields.text(0) or ""
+        self.hostname = fields.text(1)
+        self.remote_max_frame_size = max(fields.number(2, 0xFFFFFFFF), FRAME_BYTES_MIN)
+        idle_timeout_ms = fields.number(4, 0)
+        if idle_timeout_ms:
+            self._keep_alive_ms = max(idle_timeout_ms // 2, KEEP_ALIVE_MS_MIN)
+        self.remote_properties = fields.mapping(9)
+        self._send_open()
+        self._stage = _OPEN
+        self.handler.on_open(self)
+
+    def _send_open(self) -> None:
+        self._open_sent = True
+        self.output.append(
+            open_frame(
+                self.container_id, self._max_frame_size, self._channel_max, self._idle_timeout_ms
+            )
+        )
+
+    def _receive_begin(self, channel: int, fields: Fields) -> None:
+        if channel > self._channel_max:
+            raise ProtocolError(FRAMING_ERROR, f"channel {channel} is beyond channel-max")
+        if channel in self.sessions:
+            raise ProtocolError(ILLEGAL_STATE, f"channel {channel} has a session already")
+        self.sessions[channel] = AmqpSession(self, channel, fields)
+        self.output.append(begin_frame(channel, 0, INCOMING_WINDOW, OUTGOING_WINDOW, HANDLE_MAX))
+
+    def _receive_close(self) -> None:
+        if not self._open_sent:
+            self._send_open()
+        self.output.append(close_frame(NULL))
+        self._finish()
+
+    def count_link(self) -> None:
+        """One more link, and no more than a stranger may make us hold."""
+        if self.link_count >= LINKS_MAX:
+            raise ProtocolError(RESOURCE_LIMIT_EXCEEDED, f"more than {LINKS_MAX} links")
+        self.link_count += 1

@@ -1,0 +1,79 @@
+"""The `twinbus` command."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from twinbus import __version__
+
+app = typer.Typer(
+    no_args_is_help=True, help="A message broker that speaks Azure Service Bus's protocols."
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """A message broker that speaks Azure Service Bus's protocols."""
+
+
+@app.command()
+def serve(
+    data_dir: Annotated[Path, typer.Option(help="Where everything is kept.")] = Path("twinbus-data"),
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    amqp_port: Annotated[str, typer.Option(help="Plain AMQP; 0: any free port, or 'off'.")] = "5672",
+    amqps_port: Annotated[str, typer.Option(help="AMQP over TLS; 0, or 'off'.")] = "5671",
+    admin_port: Annotated[
+        str, typer.Option(help="Administration and WebSocket, HTTP and HTTPS; 0, or 'off'.")
+    ] = "5300",
+    config: Annotated[
+        Path | None, typer.Option(help="A TOML file, or the official emulator's Config.json.")
+    ] = None,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Say that it is ready in one line of JSON.")
+    ] = False,
+    development: Annotated[
+        bool,
+        typer.Option("--development", help="Check no tokens. Only on a loopback address."),
+    ] = False,
+) -> None:
+    """Run the broker. The key comes from TWINBUS_SAS_KEY, or is made at the first start."""
+    from twinbus.cli.serve import Options, run
+
+    run(
+        Options(
+            data_dir=data_dir,
+            host=host,
+            amqp_port=_port(amqp_port, "--amqp-port"),
+            amqps_port=_port(amqps_port, "--amqps-port"),
+            admin_port=_port(admin_port, "--admin-port"),
+            config=config,
+            json_output=json_output,
+            development=development,
+        )
+    )
+
+
+def _port(text: str, option: str) -> int | None:
+    """A port's number; None when it is switched off."""
+    if text.lower() == "off":
+        return None
+    if not text.isdigit() or int(text) > 65535:
+        raise typer.BadParameter(
+            f"'{text}' is no port: use 1 to 65535, 0 for any free one, or 'off'", param_hint=option
+        )
+    return int(text)
+
+
+def main() -> None:
+    app()

@@ -1,0 +1,206 @@
+"""`twinbus serve`: starts the broker, says that it is ready, and stops it in good order."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from twinbus import is_compiled
+from twinbus.core.errors import BusError
+from twinbus.core.ids import new_key
+from twinbus.journal import JournalError
+from twinbus.server.config import Config, ConfigError, load
+from twinbus.server.service import ROOT_POLICY, Service
+
+KEY_VARIABLE = "TWINBUS_SAS_KEY"
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    data_dir: Path
+    host: str
+    #: A port's number, 0 for any free one, None for off.
+    amqp_port: int | None
+    amqps_port: int | None
+    admin_port: int | None
+    config: Path | None
+    json_output: bool
+    development: bool
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line: time, level, logger, message and whatever else was given."""
+
+    _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= {k: v for k, v in vars(record).items() if k not in self._PLAIN}
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+def run(options: Options) -> None:
+    """Run until SIGTERM or SIGINT; exit with 0 once everything accepted is on disk."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    logging.basicConfig(level=os.environ.get("TWINBUS_LOG", "INFO").upper(), handlers=[handler])
+    if options.development and options.host not in _LOOPBACK:
+        raise typer.BadParameter("--development goes with a loopback --host only")
+    try:
+        config = load(options.config) if options.config is not None else Config()
+        key, is_new = _key(options.data_dir)
+        # The journal's thread waits for the interpreter's lock; a busy loop must not keep it.
+        sys.setswitchinterval(0.0005)
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(_serve(options, config, key, is_new))
+    except (ConfigError, JournalError, BusError) as error:
+        typer.echo(f"twinbus: {error}", err=True)
+        raise typer.Exit(1) from error
+    except OSError as error:
+        typer.echo(f"twinbus: {error}. Is another broker running on this port?", err=True)
+        raise typer.Exit(1) from error
+
+
+def _loop_factory() -> Any:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+def _key(data_dir: Path) -> tuple[str, bool]:
+    """The namespaces' root key, and whether it was made just now."""
+    given = os.environ.get(KEY_VARIABLE)
+    if given:
+        return given, False
+    path = data_dir / "root.key"
+    if path.exists():
+        return path.read_text().strip(), False
+    data_dir.mkdir(parents=True, exist_ok=True)
+    key = new_key()
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(key + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    return key, True
+
+
+async def _serve(options: Options, config: Config, key: str, is_new: bool) -> None:
+    started = time.perf_counter()
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    service = Service(options.data_dir, config, key, checks=not options.development)
+    await service.make_entities()
+    ports: dict[str, int] = {}
+    tls = None
+    if options.amqps_port is not None or options.admin_port is not None:
+        tls = _certificate(options, config, service)
+    if options.amqp_port is not None:
+        ports["amqp"] = await service.listen(options.host, options.amqp_port)
+    if options.amqps_port is not None:
+        ports["amqps"] = await service.listen(options.host, options.amqps_port, tls)
+    http = None
+    if options.admin_port is not None:
+        from twinbus.admin.application import make_application
+        from twinbus.admin.listener import HttpListener
+
+        application = make_application(service, service.amqp.make_protocol, service.broker.clock)
+        http = HttpListener(application, tls)
+        await http.start(options.host, options.admin_port)
+        ports["admin"] = http.port
+    # What is there now stays; a full collection need not look at it again.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 50, 100)
+    _say_ready(options, service, key, is_new, ports, time.perf_counter() - started)
+    await stopping.wait()
+    if http is not None:
+        await http.close()
+    await service.close()
+
+
+def _certificate(options: Options, config: Config, service: Service) -> Any:
+    from twinbus.server.tls import CertificateFiles, own_certificate, server_context
+
+    if config.certificate is not None and config.key is not None:
+        files = CertificateFiles(certificate=config.certificate, key=config.key, ca=None)
+    else:
+        files = own_certificate(options.data_dir / "tls", service.hosts(), datetime.now(UTC))
+    try:
+        return server_context(files)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _say_ready(
+    options: Options, service: Service, key: str, is_new: bool, ports: dict[str, int], took_s: float
+) -> None:
+    names = [namespace.name for namespace, _ in service.all()]
+    described = {
+        name: {
+            "connection_string": _connection_string(options, name, names, key, ports),
+            "admin_url": _admin_url(options, name, names, ports),
+        }
+        for name in names
+    }
+    if options.json_output:
+        ready = {"ready": True, "namespaces": described, "ports": ports, "pid": os.getpid()}
+        print(json.dumps(ready), flush=True)
+        return
+    form = "compiled" if is_compiled() else "interpreted (no compiled hot path is installed)"
+    print(f"Twinbus is ready in {took_s:.2f} s; the hot path is {form}.")
+    print(f"Data: {options.data_dir.resolve()}")
+    for name, parts in described.items():
+        print(f"\nNamespace {name}")
+        print(f"  {parts['connection_string']}")
+        if parts["admin_url"]:
+            print(f"  administration: {parts['admin_url']}")
+    if is_new:
+        print(f"\nA key was made and is kept in {options.data_dir / 'root.key'}.")
+    print("\nStop with Ctrl-C.", flush=True)
+
+
+def _host(options: Options, name: str, names: list[str]) -> str:
+    """The host name under which a namespace is reached from this machine."""
+    host = "localhost" if options.host in (*_LOOPBACK, "0.0.0.0", "::") else options.host
+    return host if name == names[0] else f"{name}.{host}"
+
+
+def _connection_string(
+    options: Options, name: str, names: list[str], key: str, ports: dict[str, int]
+) -> str:
+    host = _host(options, name, names)
+    credentials = f"SharedAccessKeyName={ROOT_POLICY};SharedAccessKey={key}"
+    if "amqp" in ports:
+        return f"Endpoint=sb://{host}:{ports['amqp']};{credentials};UseDevelopmentEmulator=true"
+    return f"Endpoint=sb://{host};{credentials}"
+
+
+def _admin_url(options: Options, name: str, names: list[str], ports: dict[str, int]) -> str | None:
+    if "admin" not in ports:
+        return None
+    return f"https://{_host(options, name, names)}:{ports['admin']}"

@@ -1,0 +1,1 @@
+"""What every layer may know: names and paths, limits, units, the one error table."""

@@ -1,0 +1,39 @@
+"""Every bound in one place, with the reason it has the value it has."""
+
+# Names (E1).
+ENTITY_NAME_MAX = 260
+SUBSCRIPTION_NAME_MAX = 50
+RULE_NAME_MAX = 50
+
+# Messages (E4).
+MESSAGE_BYTES_MAX = 256 * 1024
+LARGE_MESSAGE_BYTES_MAX = 100 * 1024 * 1024
+HEADER_BYTES_MAX = 64 * 1024
+SESSION_ID_CHARS_MAX = 128
+MESSAGE_ID_CHARS_MAX = 128
+SESSION_STATE_BYTES_MAX = 256 * 1024
+
+# Forwarding (E9): the fourth hop is the last one allowed.
+FORWARD_HOPS_MAX = 4
+
+# Topics.
+SUBSCRIPTIONS_MAX = 2_000
+RULES_MAX = 2_000
+
+# AMQP, as Azure Service Bus announces them.
+FRAME_BYTES_MAX = 64 * 1024
+CHANNELS_MAX = 5_000
+IDLE_TIMEOUT_MS = 240_000
+SENDER_CREDIT = 1_000
+
+# How long a receiver that asks for the next available session is kept waiting.
+NEXT_SESSION_WAIT_MS = 65_000
+# A lost session lock is lost at once; the receiver hears of it this much later, so that
+# a receive call which ends at the same moment still ends quietly (as Azure does).
+SESSION_LOST_NOTICE_MS = 1_000
+
+# $management answers hold at most this many messages and bytes; clients ask again.
+PEEK_COUNT_MAX = 250
+PEEK_BYTES_MAX = 1024 * 1024
+# Purging in bulk goes in steps of so many, so that nobody waits for it.
+PURGE_COUNT_MAX = 10_000

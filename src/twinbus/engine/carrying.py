@@ -1,0 +1,69 @@
+"""Compaction's half of the engine: what is live in the oldest segments is written anew.
+
+The journal drops segments from the oldest on only, so that a record which ends something
+always outlives the record which began it. Before a segment goes, everything live in it is
+carried to the journal's end, some at a time, so that nobody waits for it.
+"""
+
+from twinbus.engine import records
+from twinbus.engine.engine import Engine
+from twinbus.engine.index import GONE
+from twinbus.engine.namespace import Namespace
+from twinbus.engine.stream import Stream
+
+
+class Carrier:
+    """Carries what is live in segments before `segment`; `step` until it is `finished`."""
+
+    def __init__(self, engine: Engine, segment: int, now_ms: int) -> None:
+        self.segment = segment
+        self._limit = segment << 32
+        self._engine = engine
+        self._shared: dict[int, int] = {}
+        self._messages: list[tuple[Stream, int]] = []
+        self._at = 0
+        for namespace in engine.namespaces.values():
+            self._carry_entities(namespace, now_ms)
+        for stream in engine.streams():
+            self._messages += [(stream, seq) for seq in stream.index.located_before(self._limit)]
+
+    def _carry_entities(self, namespace: Namespace, now_ms: int) -> None:
+        log = self._engine.kernel.log
+        for entity in list(self._engine.registry.entities.values()):
+            if entity.directory is not namespace:
+                continue
+            if entity.location < self._limit:
+                entity.location = log.append_carried(namespace.record(entity))
+            history = entity.history()
+            if history is not None:
+                history.carry(self._limit, now_ms, log, entity.main.number)
+            for stream in entity.streams.values():
+                self._carry_stream(stream)
+
+    def _carry_stream(self, stream: Stream) -> None:
+        log = self._engine.kernel.log
+        if stream.sequence_segment < self.segment and stream.next_seq > 1:
+            record = records.sequence_reached(stream.number, stream.next_seq)
+            stream.sequence_segment = log.append_carried(record) >> 32
+        if stream.sessions is None:
+            return
+        for session in stream.sessions.sessions.values():
+            if session.state is not None and session.state_location < self._limit:
+                record = records.session_state_set(
+                    stream.number, session.id.encode(), session.state, session.state_set_ms
+                )
+                session.state_location = log.append_carried(record)
+
+    @property
+    def finished(self) -> bool:
+        return self._at >= len(self._messages)
+
+    def step(self, bytes_max: int) -> None:
+        """Carry some messages."""
+        written = 0
+        while self._at < len(self._messages) and written < bytes_max:
+            stream, seq = self._messages[self._at]
+            self._at += 1
+            # Settled or rewritten since the list was made: nothing of it is down there.
+            if stream.index.state(seq) != GONE and stream.location(seq) < self._limit:
+                written += stream.carry(seq, self._shared)

@@ -1,0 +1,70 @@
+"""Who is attached to a stream, and what a receiver holds.
+
+An `Attachment` is one link as the engine sees it; a `Consumer` is one that receives. The
+server's bridge gives both a body. A `Lock` is one locked message: there is an object for
+each of those, and for no other message.
+"""
+
+from mypy_extensions import mypyc_attr
+
+from twinbus.core.errors import BusError
+from twinbus.engine.sessions import Session
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Attachment:
+    def detach(self, error: BusError) -> None:
+        """The entity is gone or no longer takes part: the link is to be told."""
+        raise NotImplementedError
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Consumer(Attachment):
+    def __init__(self, peek_lock: bool) -> None:
+        self.peek_lock = peek_lock
+        #: The session it holds, on entities that require sessions.
+        self.session: Session | None = None
+        #: Whether it stands in its stream's line.
+        self.in_line = False
+
+    def can_take(self) -> bool:
+        """Tell whether it has credit, and its connection takes more."""
+        raise NotImplementedError
+
+    def deliver(
+        self, seq: int, stored: bytes, enqueued_ms: int, delivery_count: int, lock: "Lock | None"
+    ) -> None:
+        raise NotImplementedError
+
+    def session_found(self, session: Session) -> None:
+        """The session that a waiting receiver asked for is its own now."""
+        raise NotImplementedError
+
+    def session_not_found(self) -> None:
+        """No session came free in the time the receiver would wait."""
+        raise NotImplementedError
+
+    def session_lost(self) -> None:
+        """The session's lock is over; the link is to be told."""
+        raise NotImplementedError
+
+
+class Lock:
+    """An exclusive hold on one message (R2)."""
+
+    def __init__(
+        self, seq: int, low: int, locked_until_ms: int, delivery_count: int,
+        consumer: Consumer | None, session: Session | None, deferred: bool,
+    ) -> None:  # fmt: skip
+        self.seq = seq
+        #: The low half of the lock token; the high half is the stream's own.
+        self.low = low
+        self.locked_until_ms = locked_until_ms
+        self.delivery_count = delivery_count
+        #: Who received it; None when it was fetched by number.
+        self.consumer = consumer
+        self.session = session
+        #: It was deferred before, and goes back to that.
+        self.deferred = deferred
+        #: The delivery that carries the lock; the bridge's own.
+        self.delivery_id = -1

@@ -1,0 +1,149 @@
+"""The whole of the broker's logic: namespaces, and how they are read from the journal.
+
+`replay` takes the journal's records in order, `finish_replay` makes entities of them. After
+that commands come in through namespaces, entities and streams.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from twinbus.core.descriptions import (
+    QueueDescription,
+    RuleDescription,
+    SubscriptionDescription,
+    TopicDescription,
+    read,
+)
+from twinbus.engine import records
+from twinbus.engine.entities import QUEUE, SUBSCRIPTION, TOPIC, Entity, Queue, Subscription, Topic
+from twinbus.engine.kernel import Kernel
+from twinbus.engine.namespace import Namespace, Registry
+from twinbus.engine.records import Log
+from twinbus.engine.sessions import SessionTable
+from twinbus.engine.stream import Stream
+
+# Topics before their subscriptions, queues before what forwards to them.
+_ORDER = (TOPIC, QUEUE, SUBSCRIPTION)
+
+
+class Engine:
+    def __init__(self, log: Log, memory_bytes_max: int, dice: Callable[[int], bytes]) -> None:
+        self.kernel = Kernel(log, memory_bytes_max, dice)
+        self.registry = Registry(self.kernel)
+        self.namespaces: dict[str, Namespace] = {}
+        # Read from the journal, not made into entities yet.
+        self._puts: dict[int, tuple[int, bytes, int]] = {}
+        self._remembered: dict[int, list[tuple[int, bytes, int]]] = {}
+
+    def namespace(self, name: str, now_ms: int) -> Namespace:
+        """Give a namespace, made if it is not there."""
+        folded = name.casefold()
+        namespace = self.namespaces.get(folded)
+        if namespace is None:
+            namespace = self.namespaces[folded] = Namespace(name, self.registry, now_ms)
+        return namespace
+
+    # --- replay -----------------------------------------------------------------------
+
+    def replay(self, lsn: int, location: int, time_ms: int, record: bytes) -> None:
+        """Take in one record; the last one about a thing wins."""
+        kind = record[0]
+        if kind == records.PLACED:
+            placed = records.Placed(record, location)
+            stream = self.registry.orphan(placed.stream)
+            if placed.session_id is not None and stream.sessions is None:
+                stream.sessions = SessionTable()
+            stream.replay_placed(placed)
+        elif kind == records.SETTLED:
+            number, first, count, _ = records.read_settled(record)
+            self.registry.orphan(number).replay_removed(first, count)
+        elif kind == records.CHANGED:
+            number, seq, state, delivery_count = records.read_changed(record)
+            self.registry.orphan(number).replay_changed(seq, state, delivery_count)
+        elif kind == records.ENTITY_PUT:
+            number, entity_kind, body = records.read_entity_put(record)
+            self._puts[number] = (entity_kind, body, location)
+            self.registry.next_number = max(self.registry.next_number, number + 1)
+        elif kind == records.ENTITY_REMOVED:
+            self._replay_removed(records.read_entity_removed(record))
+        elif kind == records.SESSION_STATE_SET:
+            self._replay_session_state(record, location)
+        elif kind == records.REMEMBERED:
+            number, at_ms, message_id = records.read_remembered(record)
+            self._remembered.setdefault(number, []).append((at_ms, message_id, location))
+        elif kind == records.SEQUENCE_REACHED:
+            number, next_seq = records.read_sequence(record)
+            stream = self.registry.orphan(number)
+            stream.next_seq = max(stream.next_seq, next_seq)
+        else:
+            raise ValueError(
+                f"record {lsn} is of kind {kind}, which this version does not know:"
+                " the journal was written by a newer Twinbus"
+            )
+
+    def _replay_removed(self, number: int) -> None:
+        self._puts.pop(number, None)
+        for which in range(4):
+            self.registry.orphans.pop(number << 2 | which, None)
+            self._remembered.pop(number << 2 | which, None)
+
+    def _replay_session_state(self, record: bytes, location: int) -> None:
+        number, session_id, state, at_ms = records.read_session_state(record)
+        stream = self.registry.orphan(number)
+        if stream.sessions is None:
+            stream.sessions = SessionTable()
+        session = stream.sessions.get(session_id)
+        session.state = state
+        session.state_set_ms = at_ms
+        session.state_location = location
+        stream.sessions.forget_if_idle(session)
+
+    def finish_replay(self, segment: int, now_ms: int) -> None:
+        """Make entities of what was read. `segment` is the journal's current one."""
+        by_kind = sorted(self._puts.items(), key=lambda item: _ORDER.index(item[1][0]))
+        entities = [self._build(number, *put, now_ms) for number, put in by_kind]
+        self._puts = {}
+        # What is left belongs to entities that were removed.
+        self.registry.orphans = {}
+        for entity, namespace in entities:
+            for stream in entity.streams.values():
+                stream.replayed(segment)
+            self._restore_history(entity, now_ms)
+            namespace.watch_idle(entity, now_ms)
+        self._remembered = {}
+
+    def _build(
+        self, number: int, kind: int, body: bytes, location: int, now_ms: int
+    ) -> tuple[Entity, Namespace]:
+        given: dict[str, Any] = json.loads(body)
+        namespace = self.namespace(given["namespace"], now_ms)
+        described = given["description"]
+        entity: Entity
+        if kind == QUEUE:
+            entity = Queue(self.kernel, namespace, number, read(QueueDescription, described))
+        elif kind == TOPIC:
+            entity = Topic(self.kernel, namespace, number, read(TopicDescription, described))
+        else:
+            rules = [read(RuleDescription, rule) for rule in given["rules"]]
+            entity = Subscription(
+                self.kernel, namespace, number, read(SubscriptionDescription, described), rules
+            )
+        for which in (1, 2):
+            if number << 2 | which in self.registry.orphans:
+                entity.stream(which)
+        entity.location = location
+        namespace.adopt(entity)
+        return entity, namespace
+
+    def _restore_history(self, entity: Entity, now_ms: int) -> None:
+        history = entity.history()
+        if history is not None:
+            for at_ms, message_id, location in self._remembered.get(entity.main.number, ()):
+                if now_ms - at_ms < history.window_ms:
+                    history.note(message_id, at_ms, location)
+
+    # --- for the server ---------------------------------------------------------------
+
+    def streams(self) -> list[Stream]:
+        return [s for entity in self.registry.entities.values() for s in entity.streams.values()]

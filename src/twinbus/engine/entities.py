@@ -1,0 +1,544 @@
+"""Queues, topics and subscriptions: what each does with a message that is sent to it.
+
+`check` refuses, `accept` places: a batch is checked whole before any of it is placed (S6).
+Forwarding happens as a message is placed, so a message is never between two entities.
+"""
+
+from dataclasses import asdict
+from typing import Final
+from uuid import UUID
+
+from twinbus.core import descriptions, errors, limits, names
+from twinbus.core.descriptions import (
+    QueueDescription,
+    RuleDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from twinbus.core.errors import BusError
+from twinbus.core.units import UNLIMITED_MS
+from twinbus.engine import records
+from twinbus.engine import stored as form
+from twinbus.engine.consumer import Attachment, Lock
+from twinbus.engine.duplicates import DuplicateHistory
+from twinbus.engine.index import ACTIVE, SCHEDULED
+from twinbus.engine.kernel import Kernel
+from twinbus.engine.message import Message
+from twinbus.engine.rules import Rule
+from twinbus.engine.sessions import SessionTable
+from twinbus.engine.stream import Owner, Stream
+from twinbus.engine.view import View
+from twinbus.filters import EvaluationError
+
+QUEUE: Final = 1
+TOPIC: Final = 2
+SUBSCRIPTION: Final = 3
+
+_ENQUEUED_SEQUENCE: Final = "x-opt-enqueue-sequence-number"
+_MEGABYTE: Final = 1024 * 1024
+
+
+class Directory:
+    """How an entity finds another one of its namespace."""
+
+    def find(self, path: str) -> "Entity | None":
+        raise NotImplementedError
+
+    def stream(self, owner: "Entity", number: int) -> Stream:
+        """Give the stream of that number, with what the journal told of it."""
+        raise NotImplementedError
+
+    def new_uuid(self) -> UUID:
+        raise NotImplementedError
+
+
+class Entity(Owner):
+    """What queues, topics and subscriptions have in common."""
+
+    kind = 0
+
+    def __init__(self, kernel: Kernel, directory: Directory, number: int, path: str) -> None:
+        self.kernel = kernel
+        self.directory = directory
+        self.number = number
+        self.path = path
+        #: Where its description lies in the journal.
+        self.location = 0
+        self.accessed_ms = 0
+        self.senders: dict[Attachment, None] = {}
+        self.streams: dict[int, Stream] = {}
+        self.send_disabled = False
+        self.receive_disabled = False
+        self.message_bytes_max: int = limits.MESSAGE_BYTES_MAX
+        self.bytes_max = 0
+        self.time_to_live_ms: int = UNLIMITED_MS
+        self.forward_to: str | None = None
+        self.removed = False
+
+    @property
+    def main(self) -> Stream:
+        """The stream of the entity's own messages; a topic's holds only scheduled ones."""
+        return self.streams[names.MAIN_STREAM]
+
+    def stream(self, which: int) -> Stream:
+        """Give a stream of the entity; a sub-queue is made the first time it is asked for."""
+        stream = self.streams.get(which)
+        if stream is None:
+            stream = self.directory.stream(self, self.number << 2 | which)
+            stream.path = names.Address(self.path, which).path
+            self.streams[which] = stream
+            self.settings_changed()
+        return stream
+
+    def describe(self) -> dict[str, object]:
+        """What the journal keeps of the entity, to be written as JSON."""
+        raise NotImplementedError
+
+    def settings_changed(self) -> None:
+        """Carry the description's settings over to where they are used."""
+        raise NotImplementedError
+
+    def size_bytes(self) -> int:
+        return sum(stream.index.bytes for stream in self.streams.values())
+
+    def has_room(self) -> bool:
+        return self.size_bytes() < self.bytes_max
+
+    def set_status(self, status: str) -> None:
+        self.send_disabled = status in (descriptions.DISABLED, descriptions.SEND_DISABLED)
+        self.receive_disabled = status in (descriptions.DISABLED, descriptions.RECEIVE_DISABLED)
+
+    def remove(self) -> None:
+        """The entity is deleted: its links are told, its memory is given back."""
+        self.removed = True
+        error = errors.entity_not_found(self.path)
+        attached = list(self.senders)
+        for stream in self.streams.values():
+            attached += stream.attached
+            stream.close()
+        self.senders.clear()
+        for attachment in attached:
+            attachment.detach(error)
+
+    # --- sending ----------------------------------------------------------------------
+
+    def check_send(self) -> None:
+        if self.send_disabled:
+            raise BusError(
+                errors.ENTITY_DISABLED,
+                f"Messaging entity '{self.path}' is currently disabled for sending.",
+            )
+
+    def check_receive(self) -> None:
+        if self.receive_disabled:
+            raise BusError(
+                errors.ENTITY_DISABLED,
+                f"Messaging entity '{self.path}' is currently disabled for receiving.",
+            )
+
+    def check(self, message: Message) -> None:
+        """Refuse a message that this entity does not take."""
+        if self.send_disabled:
+            self.check_send()
+        if message.wire_bytes > self.message_bytes_max:
+            raise BusError(
+                errors.MESSAGE_TOO_LARGE,
+                f"The received message (size {message.wire_bytes} bytes) exceeds the limit"
+                f" ({self.message_bytes_max} bytes) of '{self.path}'.",
+            )
+        if message.header_bytes > limits.HEADER_BYTES_MAX:
+            raise BusError(
+                errors.MESSAGE_TOO_LARGE,
+                f"The message's properties (size {message.header_bytes} bytes) exceed the limit"
+                f" ({limits.HEADER_BYTES_MAX} bytes).",
+            )
+        if not self.has_room():
+            raise BusError(
+                errors.QUOTA_EXCEEDED,
+                f"The maximum entity size of '{self.path}' has been reached or exceeded:"
+                f" {self.bytes_max // _MEGABYTE} MB. Receive from it, or raise MaxSizeInMegabytes.",
+            )
+
+    def accept(self, message: Message, now_ms: int, ttl_ms: int, hops: int) -> None:
+        """Place a checked message, here or where it is forwarded to."""
+        raise NotImplementedError
+
+    def history(self) -> DuplicateHistory | None:
+        """The message ids seen of late, where duplicates are detected (E7)."""
+        return None
+
+    def publish(self, message: Message, now_ms: int) -> int:
+        """Take in a checked message from a client; give its number, 0 if it got none."""
+        self.accessed_ms = now_ms
+        if message.is_ping:
+            # Proof that this entity would have taken a message; nobody ever receives it (P10).
+            return 0
+        history = self.history()
+        if history is not None:
+            key = message.message_id()
+            if history.seen(key, now_ms):
+                return 0
+            history.remember(key, now_ms, self.kernel.log, self.main.number)
+        if message.scheduled_ms > now_ms:
+            return self.schedule(message, now_ms)
+        self.accept(message, now_ms, message.ttl_ms, 0)
+        return 0
+
+    def publish_scheduled(self, message: Message, now_ms: int) -> int:
+        """Schedule a checked message, even for a time that has passed; give its number."""
+        message.scheduled_ms = max(message.scheduled_ms, now_ms + 1)
+        return self.publish(message, now_ms)
+
+    def schedule(self, message: Message, now_ms: int) -> int:
+        stream = self.main
+        session_id = message.session_id() if stream.sessions is not None else None
+        return stream.place(
+            message.stored, now_ms, 0, SCHEDULED, 0, session_id, message.scheduled_ms
+        )
+
+    def activate(self, stream: Stream, seq: int, now_ms: int) -> None:
+        """A scheduled message is due: it gets a new number and today's date."""
+        message = Message(stream.stored(seq))
+        message.shared = stream.location(seq)
+        stream.remove(seq, records.ACTIVATED)
+        self.accept(message, now_ms, message.ttl_ms, 0)
+
+
+class Holder(Entity):
+    """An entity that messages are received from: a queue or a subscription."""
+
+    def __init__(self, kernel: Kernel, directory: Directory, number: int, path: str) -> None:
+        super().__init__(kernel, directory, number, path)
+        self.dead_letters_to: str | None = None
+
+    def accept(self, message: Message, now_ms: int, ttl_ms: int, hops: int) -> None:
+        if self.time_to_live_ms < ttl_ms:
+            ttl_ms = self.time_to_live_ms
+        if self.forward_to is not None:
+            self._forward(message, now_ms, ttl_ms, hops)
+            return
+        stream = self.main
+        session_id = message.session_id() if stream.sessions is not None else None
+        stored = message.stored
+        shared = message.shared
+        expires_ms = 0
+        if ttl_ms < UNLIMITED_MS:
+            expires_ms = now_ms + ttl_ms
+            if ttl_ms != message.ttl_ms:
+                stored = form.with_ttl(stored, ttl_ms)
+                shared = 0
+        seq = stream.place(stored, now_ms, expires_ms, ACTIVE, 0, session_id, 0, shared)
+        if message.fans_out and stored is message.stored:
+            message.shared = stream.location(seq)
+
+    def _forward(self, message: Message, now_ms: int, ttl_ms: int, hops: int) -> None:
+        """Hand a message on (E9), or keep it in the transfer dead-letter queue (D8)."""
+        assert self.forward_to is not None
+        target = self.directory.find(self.forward_to)
+        if hops >= limits.FORWARD_HOPS_MAX:
+            self._bury_transfer(
+                message, now_ms, "MaxTransferHopCountExceeded",
+                "The maximum number of allowed hops when forwarding between queues is"
+                f" exceeded; it is {limits.FORWARD_HOPS_MAX}.",
+            )  # fmt: skip
+        elif target is None:
+            self._bury_transfer(
+                message, now_ms, "MessagingEntityNotFound",
+                f"The forwarding target '{self.forward_to}' does not exist.",
+            )  # fmt: skip
+        else:
+            try:
+                target.check(message)
+                target.accept(message, now_ms, ttl_ms, hops + 1)
+            except BusError as error:
+                self._bury_transfer(message, now_ms, _reason(error), error.text)
+
+    def _bury_transfer(self, message: Message, now_ms: int, reason: str, text: str) -> None:
+        stored = message.buried(reason, text, self.path)
+        self.stream(names.TRANSFER_STREAM).place(stored, now_ms, 0)
+
+    # --- dead-lettering ---------------------------------------------------------------
+
+    def dead_letter(
+        self, stream: Stream, seq: int, reason: str, description: str, delivery_count: int,
+        now_ms: int,
+    ) -> None:  # fmt: skip
+        self.bury(stream, seq, reason, description, {}, delivery_count, now_ms)
+
+    def bury(
+        self, stream: Stream, seq: int, reason: str | None, description: str | None,
+        properties: dict[object, object], delivery_count: int, now_ms: int,
+    ) -> None:  # fmt: skip
+        """Move a message from the main stream to the dead-letter queue (D1–D3, D7)."""
+        message = Message(stream.stored(seq))
+        message.set_annotation(_ENQUEUED_SEQUENCE, message.original_sequence() or seq)
+        stored = message.buried(reason, description, self.path, properties)
+        stream.remove(seq, records.DEAD_LETTERED)
+        self.place_dead_letter(stored, now_ms, delivery_count)
+
+    def place_dead_letter(self, stored: bytes, now_ms: int, delivery_count: int) -> None:
+        if self.dead_letters_to is not None:
+            target = self.directory.find(self.dead_letters_to)
+            moved = Message(stored)
+            try:
+                if target is None:
+                    raise errors.entity_not_found(self.dead_letters_to)
+                target.check(moved)
+                target.accept(moved, now_ms, UNLIMITED_MS, 1)
+            except BusError as error:
+                self._bury_transfer(moved, now_ms, _reason(error), error.text)
+            return
+        self.stream(names.DEAD_LETTER_STREAM).place(stored, now_ms, 0, ACTIVE, delivery_count)
+
+    def dead_letter_locked(
+        self, stream: Stream, lock: Lock, reason: str | None, description: str | None,
+        properties: dict[object, object], now_ms: int,
+    ) -> None:  # fmt: skip
+        """The application says that a message is dead (R4)."""
+        if not stream.is_main:
+            raise BusError(
+                errors.NOT_ALLOWED,
+                f"Nothing can be dead-lettered from '{stream.path}': complete it instead.",
+            )
+        stream.unlock_for_move(lock, now_ms)
+        self.bury(stream, lock.seq, reason, description, properties, lock.delivery_count, now_ms)
+
+    def resubmit(self, stream: Stream, seqs: list[int], now_ms: int) -> int:
+        """Put dead letters back where they died: into this queue, or this one subscription.
+
+        A message leaves the dead-letter queue and enters its own in one step; it is never in
+        neither place. Those that are locked or gone are passed over.
+        """
+        if stream.is_main:
+            raise BusError(
+                errors.NOT_ALLOWED, f"'{stream.path}' holds no dead letters to send again."
+            )
+        count = 0
+        for seq in seqs:
+            if seq > stream.durable_seq or stream.index.state(seq) != ACTIVE:
+                continue
+            message = Message(stream.stored(seq))
+            message.forget_death()
+            stream.remove(seq, records.FORWARDED)
+            self.accept(message, now_ms, message.ttl_ms, 0)
+            count += 1
+        return count
+
+    def apply_to_streams(
+        self, lock_duration_ms: int, max_delivery_count: int, dead_letters_expired: bool
+    ) -> None:
+        for which, stream in self.streams.items():
+            stream.lock_duration_ms = lock_duration_ms
+            stream.max_delivery_count = max_delivery_count
+            stream.is_main = which == names.MAIN_STREAM
+            stream.dead_letters_expired = dead_letters_expired and stream.is_main
+            stream.receive_disabled = self.receive_disabled
+
+
+class Queue(Holder):
+    kind = QUEUE
+
+    def __init__(
+        self, kernel: Kernel, directory: Directory, number: int, description: QueueDescription
+    ) -> None:
+        super().__init__(kernel, directory, number, description.name)
+        self.description = description
+        self._history: DuplicateHistory | None = None
+        self.stream(names.MAIN_STREAM)
+
+    def describe(self) -> dict[str, object]:
+        return {"description": asdict(self.description)}
+
+    def settings_changed(self) -> None:
+        d = self.description
+        self.set_status(d.status)
+        self.message_bytes_max = d.max_message_size_in_kilobytes * 1024
+        self.bytes_max = d.max_size_in_megabytes * _MEGABYTE
+        self.time_to_live_ms = d.default_message_time_to_live_ms
+        self.forward_to = d.forward_to
+        self.dead_letters_to = d.forward_dead_lettered_messages_to
+        self._history = _history(
+            self._history,
+            d.requires_duplicate_detection,
+            d.duplicate_detection_history_time_window_ms,
+        )
+        if d.requires_session and self.main.sessions is None:
+            self.main.sessions = SessionTable()
+        self.apply_to_streams(
+            d.lock_duration_ms, d.max_delivery_count, d.dead_lettering_on_message_expiration
+        )
+
+    def history(self) -> DuplicateHistory | None:
+        return self._history
+
+    def check(self, message: Message) -> None:
+        super().check(message)
+        if self.description.requires_session and message.session_id() is None:
+            if message.is_ping:
+                return
+            raise BusError(
+                errors.NOT_ALLOWED,
+                f"'{self.path}' requires sessions: the message needs a session id.",
+            )
+
+
+class Subscription(Holder):
+    kind = SUBSCRIPTION
+
+    def __init__(
+        self, kernel: Kernel, directory: Directory, number: int,
+        description: SubscriptionDescription, rules: list[RuleDescription],
+    ) -> None:  # fmt: skip
+        path = names.subscription_path(description.topic, description.name)
+        super().__init__(kernel, directory, number, path)
+        self.description = description
+        self.rules: dict[str, Rule] = {}
+        for rule in rules:
+            self.rules[names.fold(rule.name)] = Rule(rule)
+        #: Messages that a failing filter kept out, with dead-lettering of those off (D6).
+        self.filter_failures_total = 0
+        self.stream(names.MAIN_STREAM)
+
+    def describe(self) -> dict[str, object]:
+        rules = [asdict(rule.description) for rule in self.rules.values()]
+        return {"description": asdict(self.description), "rules": rules}
+
+    def settings_changed(self) -> None:
+        d = self.description
+        self.set_status(d.status)
+        self.time_to_live_ms = d.default_message_time_to_live_ms
+        self.forward_to = d.forward_to
+        self.dead_letters_to = d.forward_dead_lettered_messages_to
+        if d.requires_session and self.main.sessions is None:
+            self.main.sessions = SessionTable()
+        self.apply_to_streams(
+            d.lock_duration_ms, d.max_delivery_count, d.dead_lettering_on_message_expiration
+        )
+
+    def has_room(self) -> bool:
+        return True
+
+    def receive_copies(
+        self, message: Message, view: View, now_ms: int, ttl_ms: int
+    ) -> None:
+        """Take the copies of a topic's message that this subscription's rules call for (E8)."""
+        if self.send_disabled:
+            return
+        plain = False
+        copies: list[Message] = []
+        try:
+            for rule in self.rules.values():
+                if not rule.matches(view):
+                    continue
+                if rule.action is None:
+                    plain = True
+                else:
+                    copies.append(rule.act(message, self.directory.new_uuid))
+        except EvaluationError as failure:
+            self._filter_failed(message, failure.kind, str(failure), now_ms)
+            return
+        if plain:
+            self._receive_copy(message, now_ms, ttl_ms)
+        for copy in copies:
+            self._receive_copy(copy, now_ms, ttl_ms)
+
+    def _receive_copy(self, message: Message, now_ms: int, ttl_ms: int) -> None:
+        if self.main.sessions is not None and message.session_id() is None:
+            self.place_dead_letter(
+                message.buried(
+                    "Session id is null.",
+                    "Session enabled entity doesn't allow a message whose session identifier"
+                    " is null.",
+                    self.path,
+                ),
+                now_ms,
+                0,
+            )
+            return
+        if message.header_bytes > limits.HEADER_BYTES_MAX:
+            self.place_dead_letter(
+                message.buried(
+                    "HeaderSizeExceeded",
+                    "The size quota for this stream has been exceeded.",
+                    self.path,
+                ),
+                now_ms,
+                0,
+            )
+            return
+        self.accept(message, now_ms, ttl_ms, 0)
+
+    def _filter_failed(self, message: Message, name: str, text: str, now_ms: int) -> None:
+        if self.description.dead_lettering_on_filter_evaluation_exceptions:
+            self.place_dead_letter(message.buried(name, text, self.path), now_ms, 0)
+        else:
+            self.filter_failures_total += 1
+
+
+class Topic(Entity):
+    kind = TOPIC
+
+    def __init__(
+        self, kernel: Kernel, directory: Directory, number: int, description: TopicDescription
+    ) -> None:
+        super().__init__(kernel, directory, number, description.name)
+        self.description = description
+        self.subscriptions: dict[str, Subscription] = {}
+        self._history: DuplicateHistory | None = None
+        self.stream(names.MAIN_STREAM)
+
+    def describe(self) -> dict[str, object]:
+        return {"description": asdict(self.description)}
+
+    def settings_changed(self) -> None:
+        d = self.description
+        self.set_status(d.status)
+        self.message_bytes_max = d.max_message_size_in_kilobytes * 1024
+        self.bytes_max = d.max_size_in_megabytes * _MEGABYTE
+        self.time_to_live_ms = d.default_message_time_to_live_ms
+        self._history = _history(
+            self._history,
+            d.requires_duplicate_detection,
+            d.duplicate_detection_history_time_window_ms,
+        )
+
+    def history(self) -> DuplicateHistory | None:
+        return self._history
+
+    def size_bytes(self) -> int:
+        return super().size_bytes() + sum(s.size_bytes() for s in self.subscriptions.values())
+
+    def accept(self, message: Message, now_ms: int, ttl_ms: int, hops: int) -> None:
+        """Fan out: each subscription whose rules match gets its own copy (E8)."""
+        ttl_ms = min(ttl_ms, self.time_to_live_ms)
+        stream = self.main
+        seq = stream.next_seq
+        stream.next_seq = seq + 1
+        self.kernel.log.append(records.sequence_reached(stream.number, seq + 1))
+        message.set_annotation(_ENQUEUED_SEQUENCE, message.original_sequence() or seq)
+        message.fans_out = True
+        view = View(message, self.directory.new_uuid)
+        for subscription in self.subscriptions.values():
+            subscription.receive_copies(message, view, now_ms, ttl_ms)
+
+
+def _history(
+    history: DuplicateHistory | None, required: bool, window_ms: int
+) -> DuplicateHistory | None:
+    if not required:
+        return None
+    if history is None:
+        return DuplicateHistory(window_ms)
+    history.window_ms = window_ms
+    return history
+
+
+def _reason(error: BusError) -> str:
+    """Name the refusal of a forwarded message as the transfer dead-letter queue does."""
+    if error.kind is errors.NOT_FOUND:
+        return "MessagingEntityNotFound"
+    if error.kind is errors.ENTITY_DISABLED:
+        return "MessagingEntityDisabled"
+    if error.kind is errors.QUOTA_EXCEEDED:
+        return "QuotaExceeded"
+    return "ForwardingFailed"

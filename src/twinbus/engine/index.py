@@ -1,0 +1,260 @@
+"""Where each message of a stream is, in some thirty bytes a message.
+
+A stream may hold millions of waiting messages, so there is no object for each: chunks of
+parallel arrays, the sequence number implied by the place. Payloads are kept in memory
+while the broker's budget lasts and are otherwise read back from the journal.
+"""
+
+from array import array
+from bisect import bisect_left
+from typing import Final
+
+CHUNK_BITS: Final = 9
+CHUNK_SIZE: Final = 512
+_MASK: Final = 511
+
+# States of a message in its stream.
+GONE: Final = 0
+ACTIVE: Final = 1
+LOCKED: Final = 2
+DEFERRED: Final = 3
+SCHEDULED: Final = 4
+# Deferred, and locked by someone who fetched it by number.
+DEFERRED_LOCKED: Final = 5
+
+NEVER: Final = 2**62
+_LOOK_AGAIN_MS: Final = 1_000
+
+
+class Chunk:
+    """Up to 512 consecutive sequence numbers; the arrays grow as they are used."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.states = bytearray()
+        self.locations = array("Q")
+        self.sizes = array("I")
+        self.enqueued = array("q")
+        # Only where some message of the chunk can expire.
+        self.expires: array[int] | None = None
+        self.expires_min = NEVER
+        self.payloads: list[bytes | None] = []
+        # No live payload of the chunk lies below this place in the journal.
+        self.location_min = NEVER
+        self.live = 0
+
+    def reach(self, offset: int) -> None:
+        """Make the arrays long enough to hold a message at `offset`."""
+        gap = offset + 1 - len(self.states)
+        if gap <= 0:
+            return
+        self.states += bytes(gap)
+        self.locations.frombytes(bytes(8 * gap))
+        self.sizes.frombytes(bytes(4 * gap))
+        self.enqueued.frombytes(bytes(8 * gap))
+        self.payloads += [None] * gap
+        if self.expires is not None:
+            self.expires.frombytes(bytes(8 * gap))
+
+    def set_expiry(self, offset: int, expires_ms: int) -> None:
+        expires = self.expires
+        if expires is None:
+            expires = self.expires = array("q", bytes(8 * len(self.states)))
+        expires[offset] = expires_ms
+        if 0 < expires_ms < self.expires_min:
+            self.expires_min = expires_ms
+
+
+class Index:
+    """The messages of one stream, by sequence number."""
+
+    def __init__(self) -> None:
+        self.chunks: dict[int, Chunk] = {}
+        self.order: list[int] = []
+        self.last: Chunk | None = None
+        self.live = 0
+        self.bytes = 0
+
+    def chunk(self, seq: int) -> Chunk | None:
+        return self.chunks.get(seq >> CHUNK_BITS)
+
+    def chunk_for(self, seq: int) -> Chunk:
+        """Give the chunk that holds `seq`, made if need be and long enough."""
+        number = seq >> CHUNK_BITS
+        chunk = self.chunks.get(number)
+        if chunk is None:
+            chunk = self.chunks[number] = Chunk(number)
+            order = self.order
+            if not order or number > order[-1]:
+                order.append(number)
+                self.last = chunk
+            else:
+                order.insert(bisect_left(order, number), number)
+        chunk.reach(seq & _MASK)
+        return chunk
+
+    def put(
+        self, seq: int, state: int, location: int, size: int, enqueued_ms: int, expires_ms: int,
+        payload: bytes | None,
+    ) -> None:  # fmt: skip
+        """Place a message; one that is there already is replaced."""
+        offset = seq & _MASK
+        chunk = self.last
+        if chunk is not None and chunk.number == seq >> CHUNK_BITS and offset == len(chunk.states):
+            # The common case: the next number of the last chunk.
+            chunk.states.append(state)
+            chunk.locations.append(location)
+            chunk.sizes.append(size)
+            chunk.enqueued.append(enqueued_ms)
+            chunk.payloads.append(payload)
+            if chunk.expires is not None:
+                chunk.expires.append(0)
+            chunk.live += 1
+            self.live += 1
+            self.bytes += size
+        else:
+            chunk = self.chunk_for(seq)
+            if chunk.states[offset] == GONE:
+                chunk.live += 1
+                self.live += 1
+            else:
+                self.bytes -= chunk.sizes[offset]
+            self.bytes += size
+            chunk.states[offset] = state
+            chunk.locations[offset] = location
+            chunk.sizes[offset] = size
+            chunk.enqueued[offset] = enqueued_ms
+            chunk.payloads[offset] = payload
+        if location < chunk.location_min:
+            chunk.location_min = location
+        if expires_ms:
+            chunk.set_expiry(offset, expires_ms)
+
+    def state(self, seq: int) -> int:
+        chunk = self.chunks.get(seq >> CHUNK_BITS)
+        offset = seq & _MASK
+        if chunk is None or offset >= len(chunk.states):
+            return GONE
+        return chunk.states[offset]
+
+    def set_state(self, seq: int, state: int) -> None:
+        self.chunks[seq >> CHUNK_BITS].states[seq & _MASK] = state
+
+    def remove(self, seq: int) -> int:
+        """Forget a message; give the number of payload bytes that memory got back."""
+        number = seq >> CHUNK_BITS
+        chunk = self.chunks.get(number)
+        offset = seq & _MASK
+        if chunk is None or offset >= len(chunk.states) or chunk.states[offset] == GONE:
+            return 0
+        chunk.states[offset] = GONE
+        freed = 0
+        payload = chunk.payloads[offset]
+        if payload is not None:
+            freed = len(payload)
+            chunk.payloads[offset] = None
+        self.bytes -= chunk.sizes[offset]
+        self.live -= 1
+        chunk.live -= 1
+        # The last chunk may still get messages; every other one is done when it is empty.
+        if chunk.live == 0 and (chunk is not self.last or len(chunk.states) == CHUNK_SIZE):
+            del self.chunks[number]
+            order = self.order
+            if order[0] == number:
+                order.pop(0)
+            else:
+                order.pop(bisect_left(order, number))
+            if chunk is self.last:
+                self.last = None
+        return freed
+
+    def find_state(self, state: int, seq: int, seq_max: int) -> int:
+        """Give the first message in `state` from `seq` to `seq_max`, or 0."""
+        number = seq >> CHUNK_BITS
+        chunk = self.chunks.get(number)
+        offset = seq & _MASK
+        if chunk is not None:
+            found = chunk.states.find(state, offset)
+            if found >= 0:
+                found += number << CHUNK_BITS
+                return found if found <= seq_max else 0
+        order = self.order
+        at = bisect_left(order, number + 1)
+        while at < len(order):
+            number = order[at]
+            if number << CHUNK_BITS > seq_max:
+                return 0
+            found = self.chunks[number].states.find(state)
+            if found >= 0:
+                found += number << CHUNK_BITS
+                return found if found <= seq_max else 0
+            at += 1
+        return 0
+
+    def next_present(self, seq: int) -> int:
+        """Give the first message of any state from `seq` on, or 0."""
+        at = bisect_left(self.order, seq >> CHUNK_BITS)
+        while at < len(self.order):
+            chunk = self.chunks[self.order[at]]
+            base = chunk.number << CHUNK_BITS
+            states = chunk.states
+            for offset in range(max(0, seq - base), len(states)):
+                if states[offset] != GONE:
+                    return base + offset
+            at += 1
+        return 0
+
+    def expires_min(self) -> int:
+        """The earliest time at which some message expires; NEVER if none does."""
+        earliest: int = NEVER
+        for chunk in self.chunks.values():
+            if chunk.expires_min < earliest:
+                earliest = chunk.expires_min
+        return earliest
+
+    def expired(self, now_ms: int) -> list[int]:
+        """List the active messages whose time is over, oldest first.
+
+        A deferred message stays until it is settled (E5); one that is locked is looked at
+        again later, since its lock may end first.
+        """
+        found: list[int] = []
+        for number in self.order:
+            chunk = self.chunks[number]
+            if chunk.expires_min > now_ms or chunk.expires is None:
+                continue
+            earliest: int = NEVER
+            for offset in range(len(chunk.expires)):
+                expires_ms = chunk.expires[offset]
+                state = chunk.states[offset]
+                if not expires_ms or (state != ACTIVE and state != LOCKED):
+                    continue
+                if expires_ms > now_ms:
+                    earliest = min(earliest, expires_ms)
+                elif state == ACTIVE:
+                    found.append((number << CHUNK_BITS) + offset)
+                else:
+                    earliest = min(earliest, now_ms + _LOOK_AGAIN_MS)
+            chunk.expires_min = earliest
+        return found
+
+    def located_before(self, location_max: int) -> list[int]:
+        """List the messages whose payload lies below a place in the journal."""
+        found: list[int] = []
+        for number in self.order:
+            chunk = self.chunks[number]
+            if chunk.location_min >= location_max:
+                continue
+            states = chunk.states
+            locations = chunk.locations
+            lowest: int = NEVER
+            for offset in range(len(states)):
+                if states[offset] == GONE:
+                    continue
+                if locations[offset] < location_max:
+                    found.append((number << CHUNK_BITS) + offset)
+                else:
+                    lowest = min(lowest, locations[offset])
+            # The caller moves what was found; the moves lower this again as need be.
+            chunk.location_min = lowest
+        return found

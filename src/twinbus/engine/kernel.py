@@ -1,0 +1,137 @@
+"""What all streams of a broker share: the log, the memory budget, timers, who is ready.
+
+The server drives it: `seal` before a commit, `committed` after it, `run_timers` when the
+earliest deadline has come, `dispatch_ready` at the end of each turn of its loop.
+"""
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+from mypy_extensions import mypyc_attr
+
+from twinbus.engine.records import Log
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Wakeable:
+    """Something with work to do: at a time, or as soon as the turn ends."""
+
+    def __init__(self) -> None:
+        #: The time for which a timer is set; 0 when there is none.
+        self.timer_ms = 0
+        self.is_ready = False
+        self.is_touched = False
+
+    def on_timer(self, now_ms: int) -> None:
+        raise NotImplementedError
+
+    def dispatch(self, now_ms: int) -> None:
+        raise NotImplementedError
+
+    def write_run(self) -> None:
+        """Write the settlements gathered since the last seal."""
+        raise NotImplementedError
+
+    def last_seq(self) -> int:
+        raise NotImplementedError
+
+    def on_durable(self, seq: int) -> None:
+        """Everything up to `seq` is on disk."""
+        raise NotImplementedError
+
+
+class Sealed:
+    """Which streams a batch touched, and how far each had come."""
+
+    def __init__(self, streams: list[tuple[Wakeable, int]]) -> None:
+        self.streams = streams
+
+
+class Kernel:
+    def __init__(self, log: Log, memory_bytes_max: int, dice: Callable[[int], bytes]) -> None:
+        self.log = log
+        self.memory_bytes_max = memory_bytes_max
+        #: Payload bytes that are kept in memory now.
+        self.cached_bytes = 0
+        #: Payload bytes of all messages that exist, wherever they are kept.
+        self.live_bytes = 0
+        #: Gives random bytes; the engine has no dice of its own.
+        self.dice = dice
+        self._ready: list[Wakeable] = []
+        self._touched: list[Wakeable] = []
+        self._runs: list[Wakeable] = []
+        self._timers: list[tuple[int, int, Wakeable]] = []
+        self._timer_order = 0
+
+    # --- who has something to deliver -------------------------------------------------
+
+    def wake(self, stream: Wakeable) -> None:
+        if not stream.is_ready:
+            stream.is_ready = True
+            self._ready.append(stream)
+
+    def dispatch_ready(self, now_ms: int) -> None:
+        while self._ready:
+            ready = self._ready
+            self._ready = []
+            for stream in ready:
+                stream.is_ready = False
+                stream.dispatch(now_ms)
+
+    # --- commits ----------------------------------------------------------------------
+
+    def touch(self, stream: Wakeable) -> None:
+        """A stream got a message that is not on disk yet."""
+        stream.is_touched = True
+        self._touched.append(stream)
+
+    def run_begun(self, stream: Wakeable) -> None:
+        self._runs.append(stream)
+
+    def seal(self) -> Sealed:
+        """Write what is still gathered; say what the batch that ends here makes durable."""
+        if self._runs:
+            runs = self._runs
+            self._runs = []
+            for stream in runs:
+                stream.write_run()
+        touched = self._touched
+        self._touched = []
+        for stream in touched:
+            stream.is_touched = False
+        return Sealed([(stream, stream.last_seq()) for stream in touched])
+
+    def committed(self, sealed: Sealed) -> None:
+        for stream, seq in sealed.streams:
+            stream.on_durable(seq)
+            self.wake(stream)
+
+    @property
+    def has_runs(self) -> bool:
+        return bool(self._runs)
+
+    # --- timers -----------------------------------------------------------------------
+
+    def call_at(self, when_ms: int, stream: Wakeable) -> None:
+        """See that `on_timer` comes at `when_ms` or before."""
+        if stream.timer_ms and stream.timer_ms <= when_ms:
+            return
+        stream.timer_ms = when_ms
+        self._timer_order += 1
+        heappush(self._timers, (when_ms, self._timer_order, stream))
+
+    def deadline_ms(self) -> int:
+        """The earliest timer, 0 when there is none."""
+        while self._timers:
+            when_ms, _, stream = self._timers[0]
+            if stream.timer_ms == when_ms:
+                return when_ms
+            heappop(self._timers)
+        return 0
+
+    def run_timers(self, now_ms: int) -> None:
+        while self._timers and self._timers[0][0] <= now_ms:
+            when_ms, _, stream = heappop(self._timers)
+            if stream.timer_ms == when_ms:
+                stream.timer_ms = 0
+                stream.on_timer(now_ms)

@@ -1,0 +1,213 @@
+"""One message on its way through the broker, in stored form, and the changes made to it.
+
+Properties are decoded only when somebody asks: a plain queue asks for none of them.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from twinbus.amqp import codec
+from twinbus.amqp.errors import DecodeError
+from twinbus.core import errors
+from twinbus.core.errors import BusError
+from twinbus.core.units import UNLIMITED_MS
+from twinbus.engine import stored as form
+
+PING_CONTENT_TYPE: Final = b"application/vnd.ms-servicebus-ping"
+
+# Places in the properties section.
+MESSAGE_ID: Final = 0
+USER_ID: Final = 1
+TO: Final = 2
+SUBJECT: Final = 3
+REPLY_TO: Final = 4
+CORRELATION_ID: Final = 5
+CONTENT_TYPE: Final = 6
+SESSION_ID: Final = 10
+REPLY_TO_SESSION_ID: Final = 12
+
+_ORIGINAL_SEQUENCE: Final = "x-opt-enqueue-sequence-number"
+_SOURCE: Final = "x-opt-deadletter-source"
+_DEATH_PROPERTIES: Final = ("DeadLetterReason", "DeadLetterErrorDescription")
+
+
+class Message:
+    def __init__(self, stored: bytes) -> None:
+        self.stored = stored
+        ttl_ms = form.ttl_of(stored)
+        self.ttl_ms: int = UNLIMITED_MS if ttl_ms == form.NO_TTL else ttl_ms
+        self.scheduled_ms = 0
+        self.wire_bytes = len(stored)
+        self.header_bytes = 0
+        self.is_ping = False
+        #: Where the same payload lies in the journal already; 0 when nowhere.
+        self.shared = 0
+        #: Several entities get it, and may share one payload in the journal.
+        self.fans_out = False
+        self._properties: list[object] | None = None
+
+    # --- reading ----------------------------------------------------------------------
+
+    def section(self, code: int) -> tuple[int, int]:
+        """Where a section of the bare message lies; (0, 0) if it is missing."""
+        stored = self.stored
+        pos = form.bare_start(stored)
+        while pos < len(stored):
+            end = form.section_end(stored, pos)
+            if stored[pos + 2] == code:
+                return pos, end
+            if stored[pos + 2] > code:
+                break
+            pos = end
+        return 0, 0
+
+    def properties(self) -> list[object]:
+        """The thirteen properties; what is not given is None."""
+        if self._properties is None:
+            start, end = self.section(form.PROPERTIES)
+            try:
+                fields: object = codec.decode_whole(self.stored[start + 3 : end]) if end else []
+            except DecodeError as error:
+                raise BusError(
+                    errors.DECODE_ERROR, f"The message's properties cannot be read: {error}."
+                ) from error
+            if not isinstance(fields, list) or len(fields) > 13:
+                raise BusError(
+                    errors.DECODE_ERROR, "The message's properties are no list of at most 13."
+                )
+            self._properties = fields + [None] * (13 - len(fields))
+        return self._properties
+
+    def session_id(self) -> str | None:
+        value = self.properties()[SESSION_ID]
+        return value if isinstance(value, str) else None
+
+    def message_id(self) -> bytes:
+        """The id with its type, as bytes to compare."""
+        return codec.encode(self.properties()[MESSAGE_ID])
+
+    def application_properties(self) -> list[tuple[object, bytes]]:
+        """The application properties, values as they are on the wire."""
+        start, end = self.section(form.APPLICATION_PROPERTIES)
+        return codec.map_pairs(self.stored, start + 3) if end else []
+
+    def original_sequence(self) -> int:
+        """The number that the message got where it first entered; 0 if that is here."""
+        if self.stored[6:18] == bytes(12):
+            return 0
+        value = form.annotations(self.stored).get(_ORIGINAL_SEQUENCE, 0)
+        return value if isinstance(value, int) else 0
+
+    def copy(self) -> "Message":
+        """Another message with the same content, free to change."""
+        copy = Message(self.stored)
+        copy.wire_bytes = self.wire_bytes
+        copy.header_bytes = self.header_bytes
+        return copy
+
+    def measure(self) -> None:
+        """Take the sizes anew after a change."""
+        start = form.bare_start(self.stored)
+        self.header_bytes = start - form.PREFIX_SIZE
+        for code in (form.PROPERTIES, form.APPLICATION_PROPERTIES):
+            section = self.section(code)
+            self.header_bytes += section[1] - section[0]
+        self.wire_bytes = len(self.stored)
+
+    # --- changing ---------------------------------------------------------------------
+
+    def _changed(self, stored: bytes) -> None:
+        self.stored = stored
+        self.shared = 0
+
+    def limit_ttl(self, ttl_ms: int) -> None:
+        """Say in the header what time to live the message really has."""
+        if ttl_ms != self.ttl_ms and ttl_ms < form.NO_TTL:
+            self._changed(form.with_ttl(self.stored, ttl_ms))
+            self.ttl_ms = ttl_ms
+
+    def set_annotation(self, name: str, value: object) -> None:
+        self._changed(form.with_annotation(self.stored, name, codec.encode(value)))
+
+    def set_section(self, code: int, value: bytes) -> None:
+        """Put an encoded value in the place of a section, or before the later ones."""
+        stored = self.stored
+        section = bytes((0x00, 0x53, code)) + value
+        pos = form.bare_start(stored)
+        while pos < len(stored) and stored[pos + 2] < code:
+            pos = form.section_end(stored, pos)
+        end = pos
+        if pos < len(stored) and stored[pos + 2] == code:
+            end = form.section_end(stored, pos)
+        self._changed(stored[:pos] + section + stored[end:])
+        if code == form.PROPERTIES:
+            self._properties = None
+
+    def set_properties(self, fields: list[object]) -> None:
+        self.set_section(form.PROPERTIES, codec.encode(fields))
+
+    def set_application_properties(self, pairs: list[tuple[object, bytes]]) -> None:
+        self.set_section(form.APPLICATION_PROPERTIES, codec.encode_map(pairs))
+
+    def merge_properties(self, updates: dict[object, object]) -> None:
+        """Set some application properties and keep the others (R4)."""
+        if not updates:
+            return
+        names = {str(key): value for key, value in updates.items()}
+        pairs = [pair for pair in self.application_properties() if str(pair[0]) not in names]
+        pairs += [(name, codec.encode(value)) for name, value in names.items()]
+        self.set_application_properties(pairs)
+
+    def buried(
+        self, reason: str | None, description: str | None, source: str,
+        properties: dict[object, object] | None = None,
+    ) -> bytes:  # fmt: skip
+        """The stored form of a copy for a dead-letter queue (D2)."""
+        copy = Message(self.stored)
+        updates: dict[object, object] = dict(properties) if properties else {}
+        if reason is not None:
+            updates["DeadLetterReason"] = reason
+        if description is not None:
+            updates["DeadLetterErrorDescription"] = description
+        copy.merge_properties(updates)
+        copy.set_annotation(_SOURCE, source)
+        return copy.stored
+
+
+    def forget_death(self) -> None:
+        """Take away what dead-lettering added."""
+        pairs = self.application_properties()
+        kept = [pair for pair in pairs if str(pair[0]) not in _DEATH_PROPERTIES]
+        if len(kept) != len(pairs):
+            self.set_application_properties(kept)
+        self._changed(form.without_annotation(self.stored, _SOURCE))
+
+
+def take_in(payload: bytes, new_id: Callable[[], str]) -> Message:
+    """Read a client's message; a DecodeError says what is wrong with it."""
+    parts = form.cut(payload)
+    bare = parts.bare
+    if len(bare) < 4:
+        raise DecodeError("the message has no body", 0)
+    message = Message(parts.stored())
+    message.scheduled_ms = parts.scheduled_ms
+    message.wire_bytes = len(payload)
+    message.header_bytes = parts.header_bytes
+    if bare[2] != form.PROPERTIES or not _has_first_field(bare):
+        # Clients need an id to settle by; a message without one gets one.
+        properties = message.properties()
+        properties[MESSAGE_ID] = new_id()
+        message.set_properties(properties)
+    elif bare.find(PING_CONTENT_TYPE, 0, form.section_end(bare, 0)) >= 0:
+        message.is_ping = message.properties()[CONTENT_TYPE] == PING_CONTENT_TYPE.decode()
+    return message
+
+
+def _has_first_field(section: bytes) -> bool:
+    """Tell whether the list in a section has a first element other than null."""
+    constructor = section[3]
+    if constructor == 0xC0:
+        return len(section) > 6 and section[5] > 0 and section[6] != 0x40
+    if constructor == 0xD0:
+        return len(section) > 12 and section[8:12] != b"\0\0\0\0" and section[12] != 0x40
+    return False

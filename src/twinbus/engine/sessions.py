@@ -1,0 +1,92 @@
+"""Sessions (E6): messages that belong together, handed in order to one receiver at a time."""
+
+from heapq import heappop, heappush
+
+
+class Session:
+    """One session of a stream: what waits in it, who holds it, what state it carries."""
+
+    def __init__(self, session_id: str) -> None:
+        self.id = session_id
+        #: Sequence numbers that can be delivered, as a heap: what comes back finds its place.
+        self.waiting: list[int] = []
+        #: How many of its messages exist in any state.
+        self.live = 0
+        self.holder: object = None
+        self.locked_until_ms = 0
+        self.state: bytes | None = None
+        self.state_set_ms = 0
+        self.state_location = 0
+
+    def push(self, seq: int) -> None:
+        heappush(self.waiting, seq)
+
+    def pop(self) -> int:
+        return heappop(self.waiting)
+
+    def first(self) -> int:
+        """The first deliverable sequence number, 0 when there is none."""
+        return self.waiting[0] if self.waiting else 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing would be lost if it were forgotten."""
+        return self.live == 0 and self.holder is None and self.state is None
+
+
+class SessionTable:
+    """All sessions of one stream."""
+
+    def __init__(self) -> None:
+        self.sessions: dict[str, Session] = {}
+        #: Session of each message that exists.
+        self.of_message: dict[int, Session] = {}
+        #: Sessions with something to deliver that nobody holds, longest waiting first.
+        self.free: dict[str, Session] = {}
+        #: Sessions that are held, soonest to expire first (all locks last equally long).
+        self.held: dict[str, Session] = {}
+
+    def get(self, session_id: str) -> Session:
+        session = self.sessions.get(session_id)
+        if session is None:
+            session = self.sessions[session_id] = Session(session_id)
+        return session
+
+    def add(self, seq: int, session_id: str) -> Session:
+        session = self.get(session_id)
+        session.live += 1
+        self.of_message[seq] = session
+        return session
+
+    def offer(self, session: Session, seq: int) -> None:
+        """A message of the session can be delivered (again)."""
+        session.push(seq)
+        if session.holder is None:
+            self.free[session.id] = session
+
+    def remove(self, seq: int) -> None:
+        session = self.of_message.pop(seq, None)
+        if session is not None:
+            session.live -= 1
+            self.forget_if_idle(session)
+
+    def forget_if_idle(self, session: Session) -> None:
+        if session.is_idle:
+            self.sessions.pop(session.id, None)
+            self.free.pop(session.id, None)
+
+    def hold(self, session: Session, holder: object, locked_until_ms: int) -> None:
+        session.holder = holder
+        session.locked_until_ms = locked_until_ms
+        self.free.pop(session.id, None)
+        # Taken out and put back, so that the order stays the order of expiry.
+        self.held.pop(session.id, None)
+        self.held[session.id] = session
+
+    def release(self, session: Session) -> None:
+        session.holder = None
+        session.locked_until_ms = 0
+        self.held.pop(session.id, None)
+        if session.waiting:
+            self.free[session.id] = session
+        self.forget_if_idle(session)

@@ -1,0 +1,71 @@
+"""What a receiver wants done with a message that it holds (R4)."""
+
+from typing import Final
+
+from twinbus.engine.consumer import Lock
+from twinbus.engine.entities import Holder
+from twinbus.engine.message import Message
+from twinbus.engine.stream import Stream
+
+COMPLETE: Final = 1
+ABANDON: Final = 2
+DEFER: Final = 3
+DEAD_LETTER: Final = 4
+RELEASE: Final = 5
+
+# An extension: abandon, and hold the message back for so many milliseconds.
+DELAY: Final = "x-opt-abandon-delay-ms"
+
+
+class Settlement:
+    def __init__(self, what: int) -> None:
+        self.what = what
+        #: Application properties to set.
+        self.properties: dict[object, object] = {}
+        self.reason: str | None = None
+        self.description: str | None = None
+        self.delay_ms = 0
+
+    def take_properties(self, given: dict[object, object] | None) -> None:
+        """Take properties to set, and the extension that is hidden among them."""
+        for key, value in (given or {}).items():
+            if str(key) == DELAY and isinstance(value, int):
+                self.delay_ms = max(value, 0)
+            else:
+                self.properties[str(key)] = value
+
+    def take_dead_letter_info(self, info: dict[object, object] | None) -> None:
+        """Reason, description and further properties, as clients send them."""
+        for key, value in (info or {}).items():
+            if str(key) == "DeadLetterReason":
+                self.reason = None if value is None else str(value)
+            elif str(key) == "DeadLetterErrorDescription":
+                self.description = None if value is None else str(value)
+            else:
+                self.properties[str(key)] = value
+
+    def apply(self, holder: Holder, stream: Stream, lock: Lock, now_ms: int) -> None:
+        what = self.what
+        if what == COMPLETE:
+            stream.complete(lock, now_ms)
+        elif what == RELEASE:
+            stream.release(lock, now_ms)
+        elif what == DEAD_LETTER:
+            holder.dead_letter_locked(
+                stream, lock, self.reason, self.description, self.properties, now_ms
+            )
+        else:
+            stream.check_lock(lock, now_ms)
+            stored: bytes | None = None
+            if self.properties:
+                message = Message(stream.stored(lock.seq))
+                message.merge_properties(self.properties)
+                stored = message.stored
+            if what == DEFER:
+                stream.defer(lock, now_ms, stored)
+            else:
+                stream.abandon(lock, now_ms, stored, self.delay_ms)
+
+
+PLAIN_COMPLETE: Final = Settlement(COMPLETE)
+PLAIN_RELEASE: Final = Settlement(RELEASE)

@@ -1,0 +1,38 @@
+"""Transactions (E10): sends and settlements that happen together or not at all.
+
+Nothing of a transaction touches a message before `commit`. Then everything is checked,
+and only if all of it holds is it done, in one go: its records stand in one batch of the
+journal, which is on disk whole or not at all.
+"""
+
+from twinbus.engine.consumer import Lock
+from twinbus.engine.entities import Entity, Holder
+from twinbus.engine.message import Message
+from twinbus.engine.settlement import Settlement
+from twinbus.engine.stream import Stream
+
+
+class Transaction:
+    def __init__(self) -> None:
+        self._sends: list[tuple[Entity, Message]] = []
+        self._settlements: list[tuple[Holder, Stream, Lock, Settlement]] = []
+
+    def send(self, entity: Entity, message: Message) -> None:
+        entity.check(message)
+        self._sends.append((entity, message))
+
+    def settle(
+        self, holder: Holder, stream: Stream, lock: Lock, settlement: Settlement, now_ms: int
+    ) -> None:
+        stream.check_lock(lock, now_ms)
+        self._settlements.append((holder, stream, lock, settlement))
+
+    def commit(self, now_ms: int) -> None:
+        for entity, message in self._sends:
+            entity.check(message)
+        for _, stream, lock, _ in self._settlements:
+            stream.check_lock(lock, now_ms)
+        for entity, message in self._sends:
+            entity.publish(message, now_ms)
+        for holder, stream, lock, settlement in self._settlements:
+            settlement.apply(holder, stream, lock, now_ms)

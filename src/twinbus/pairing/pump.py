@@ -1,0 +1,209 @@
+"""Moves the messages of one backlog queue to where they belong in the primary (P11).
+
+A message leaves the backlog only after the primary has accepted it. What can never be
+delivered is dead-lettered with the reason; what cannot be delivered now stays, and its
+entity is left alone for the rest of the pass. A pass ends when everything that can be moved
+has been; then the messages that stay are given back, and after the retry interval the next
+pass tries them again, in their old order.
+"""
+
+import logging
+from collections import OrderedDict
+from datetime import UTC, datetime
+
+from azure.servicebus import ServiceBusReceivedMessage
+from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver, ServiceBusSender
+from azure.servicebus.exceptions import MessageLockLostError
+
+from twinbus.amqp.errors import DecodeError
+from twinbus.pairing import sdk
+from twinbus.pairing.concurrency import Event
+from twinbus.pairing.events import (
+    MessageDeadLettered,
+    MessageSyphoned,
+    PumpFailed,
+    SyphonDeferred,
+)
+from twinbus.pairing.failures import OnSyphon, verdict_on
+from twinbus.pairing.observer import Observer
+from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions
+from twinbus.pairing.pool import close_quietly
+from twinbus.pairing.rewrite import MissingPathError, Restored, restore
+
+log = logging.getLogger("twinbus.pairing")
+
+# Messages asked for at once. Their locks run while the first of them are being sent.
+_RECEIVE_COUNT = 20
+# Messages that stay locked during a pass so that those behind them can be reached.
+_HELD_MAX = 200
+# With messages in hand a pass looks for more only this long before it ends.
+_LOOK_FURTHER_S = 1.0
+# Senders kept open, of the entities used last.
+_SENDERS_MAX = 32
+# Service Bus takes at most this many characters of reason and description.
+_REASON_CHARS_MAX = 4096
+
+
+class Pump:
+    def __init__(
+        self,
+        primary: ServiceBusClient,
+        secondary: ServiceBusClient,
+        queue: str,
+        options: SendAvailabilityPairedNamespaceOptions,
+        observer: Observer,
+    ) -> None:
+        self.queue = queue
+        self._primary = primary
+        self._secondary = secondary
+        self._observer = observer
+        self._poll_s = options.syphon_poll.total_seconds()
+        self._retry_s = options.syphon_retry_interval.total_seconds()
+        self._timeout_s = options.operation_timeout.total_seconds()
+        self._stopping = Event()
+        self._receiver: ServiceBusReceiver | None = None
+        self._tap = sdk.PayloadTap()
+        self._senders: OrderedDict[str, ServiceBusSender] = OrderedDict()
+        self._skipped: set[str] = set()
+        self._held: list[ServiceBusReceivedMessage] = []
+
+    async def run(self) -> None:
+        """Pump until told to stop; either side may go away and come back meanwhile."""
+        while not self._stopping.is_set():
+            try:
+                await self._pump()
+            except Exception as error:
+                if not self._stopping.is_set():
+                    self._observer.tell([PumpFailed(self.queue, str(error))])
+                    log.debug("Pump of %s", self.queue, exc_info=True)
+            await self._close_all()
+            await self._stopping.wait(self._retry_s)
+
+    async def stop(self) -> None:
+        """End the long poll: closing its receiver is the one way out of it."""
+        self._stopping.set()
+        if self._receiver is not None:
+            await close_quietly(self._receiver)
+
+    async def _pump(self) -> None:
+        """Make passes over one connection to the backlog queue until something breaks."""
+        self._receiver = receiver = self._secondary.get_queue_receiver(self.queue)
+        async with receiver:
+            while not self._stopping.is_set():
+                if not self._tap.sits_on(receiver):
+                    self._tap.put_on(receiver)
+                self._tap.forget()
+                messages = await receiver.receive_messages(
+                    max_message_count=_RECEIVE_COUNT,
+                    max_wait_time=_LOOK_FURTHER_S if self._held else self._poll_s,
+                )
+                for message in messages:
+                    await self._handle(receiver, message)
+                if self._held and (not messages or len(self._held) >= _HELD_MAX):
+                    await self._end_pass(receiver)
+
+    async def _end_pass(self, receiver: ServiceBusReceiver) -> None:
+        await self._stopping.wait(self._retry_s)
+        held, self._held = self._held, []
+        self._skipped.clear()
+        for message in held:
+            try:
+                await receiver.abandon_message(message)
+            except MessageLockLostError:
+                # Its lock is over: the broker has given it back already.
+                continue
+
+    async def _handle(
+        self, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage
+    ) -> None:
+        payload = self._tap.take(message)
+        if payload is None:
+            # It came over a link that the SDK opened by itself, untapped: let it come again.
+            await receiver.abandon_message(message)
+            return
+        if _lock_is_over(message):
+            return
+        try:
+            restored = restore(payload)
+        except (MissingPathError, DecodeError) as error:
+            await self._dead_letter(receiver, message, "MissingPath", str(error))
+            return
+        if restored.path.casefold() in self._skipped:
+            self._held.append(message)
+            return
+        try:
+            await self._send(restored)
+        except Exception as error:
+            await self._after_refusal(receiver, message, restored.path, error)
+            return
+        await self._complete(receiver, message)
+        self._observer.tell([MessageSyphoned(restored.path, self.queue)])
+
+    async def _after_refusal(
+        self,
+        receiver: ServiceBusReceiver,
+        message: ServiceBusReceivedMessage,
+        path: str,
+        error: Exception,
+    ) -> None:
+        if verdict_on(error).on_syphon is OnSyphon.DEAD_LETTER:
+            await self._dead_letter(receiver, message, type(error).__name__, str(error))
+            return
+        self._skipped.add(path.casefold())
+        self._held.append(message)
+        self._observer.tell([SyphonDeferred(path, self.queue, str(error))])
+
+    async def _complete(
+        self, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage
+    ) -> None:
+        try:
+            await receiver.complete_message(message)
+        except MessageLockLostError:
+            # It is in the primary and will come from the backlog once more: a duplicate,
+            # with the same message id, which R10 allows. Losing it is what must not be.
+            log.info("The lock of a syphoned message was over; %s has a duplicate", self.queue)
+
+    async def _dead_letter(
+        self,
+        receiver: ServiceBusReceiver,
+        message: ServiceBusReceivedMessage,
+        reason: str,
+        description: str,
+    ) -> None:
+        description = description[:_REASON_CHARS_MAX]
+        await receiver.dead_letter_message(message, reason=reason, error_description=description)
+        self._observer.tell([MessageDeadLettered(self.queue, reason, description)])
+
+    async def _send(self, restored: Restored) -> None:
+        sender = self._senders.pop(restored.path, None)
+        if sender is None:
+            sender = self._primary.get_queue_sender(restored.path)
+        try:
+            batch = sdk.fill_raw(
+                await sender.create_message_batch(),
+                restored.payload,
+                restored.session_id,
+                restored.partition_key,
+            )
+            await sender.send_messages(batch, timeout=self._timeout_s)
+        except BaseException:
+            await close_quietly(sender)
+            raise
+        self._senders[restored.path] = sender
+        if len(self._senders) > _SENDERS_MAX:
+            _, oldest = self._senders.popitem(last=False)
+            await close_quietly(oldest)
+
+    async def _close_all(self) -> None:
+        """After a failure every connection is new, and the locks on what was held are gone."""
+        self._held.clear()
+        self._skipped.clear()
+        senders = list(self._senders.values())
+        self._senders.clear()
+        for sender in senders:
+            await close_quietly(sender)
+
+
+def _lock_is_over(message: ServiceBusReceivedMessage) -> bool:
+    until = message.locked_until_utc
+    return until is not None and datetime.now(UTC) >= until

@@ -1,0 +1,96 @@
+"""The few places where the SDK's public face is too coarse for the pairing library.
+
+Everything that touches a name of the SDK beginning with an underscore is in this file, each
+thing with the reason; tests pin them to the SDK version. The rest of the library uses the
+public API only.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch, ServiceBusReceivedMessage
+
+_DATA_SECTION = 5
+_DELIVERY_ID, _MORE, _PAYLOAD = 1, 5, 11
+
+
+def amqp_long(value: int) -> Mapping[str, object]:
+    """A property value that goes out as an AMQP long; a plain int would be 32 bits."""
+    return {"TYPE": "LONG", "VALUE": value}
+
+
+def amqp_timestamp(value_ms: int) -> Mapping[str, object]:
+    return {"TYPE": "TIMESTAMP", "VALUE": value_ms}
+
+
+def messages_of(batch: ServiceBusMessageBatch) -> list[ServiceBusMessage]:
+    """What an application put into a batch: it must be rewritten one by one (P8)."""
+    return list(batch._messages)
+
+
+def fill_raw(
+    batch: ServiceBusMessageBatch,
+    payload: bytes,
+    session_id: str | None,
+    partition_key: str | None,
+) -> ServiceBusMessageBatch:
+    """Put an encoded message into an empty batch as it is.
+
+    A batch carries encoded messages, so this is the one road by which the SDK sends bytes
+    that it did not encode itself. The envelope names session and partition key, as the
+    SDK's own batches do, for entities that are partitioned.
+    """
+    message: Any = batch._message
+    message[_DATA_SECTION].append(payload)
+    batch._count = 1
+    batch._amqp_transport.set_batch_envelope_properties(message, None, session_id, partition_key)
+    return batch
+
+
+class PayloadTap:
+    """Keeps the bytes of what a receiver gets, beside the decoded message (see `rewrite`).
+
+    The tap sits on the receiver's link; when the SDK opened a new link by itself, the
+    messages of that link have no payload here, and `sits_on` tells so.
+    """
+
+    def __init__(self) -> None:
+        self._payloads: dict[int, bytearray] = {}
+        self._current = 0
+        self._current_is_whole = True
+        self._link: Any = None
+
+    def sits_on(self, receiver: Any) -> bool:
+        handler = receiver._handler
+        return handler is not None and handler._link is self._link and self._link is not None
+
+    def put_on(self, receiver: Any) -> None:
+        """Listen to an open receiver; its first messages come only when it asks for them."""
+        link = receiver._handler._link
+        pass_on = link._incoming_transfer
+
+        def keep_and_pass_on(frame: Any) -> Any:
+            # The later frames of a large message carry no delivery id.
+            if frame[_DELIVERY_ID] is not None:
+                self._current = frame[_DELIVERY_ID]
+                self._payloads[self._current] = bytearray()
+            self._payloads[self._current] += frame[_PAYLOAD]
+            self._current_is_whole = not frame[_MORE]
+            return pass_on(frame)
+
+        link._incoming_transfer = keep_and_pass_on
+        self._link = link
+        self._payloads.clear()
+        self._current_is_whole = True
+
+    def forget(self) -> None:
+        """Drop payloads nobody took: of messages that the SDK gave back by itself."""
+        unfinished = None if self._current_is_whole else self._payloads[self._current]
+        self._payloads.clear()
+        if unfinished is not None:
+            self._payloads[self._current] = unfinished
+
+    def take(self, message: ServiceBusReceivedMessage) -> bytes | None:
+        delivery_id = message._delivery_id
+        payload = None if delivery_id is None else self._payloads.pop(delivery_id, None)
+        return None if payload is None else bytes(payload)

@@ -1,0 +1,334 @@
+"""A sender with the SDK sender's methods that goes on when its entity fails.
+
+Messages enter; they leave to the primary while the entity is healthy (P3) and rewritten to a
+backlog queue while it has failed over (P6, P8). An error that says nothing about the
+entity's health is raised as the SDK raised it (P4).
+"""
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
+from azure.servicebus.aio import ServiceBusSender
+from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
+from azure.servicebus.exceptions import MessageSizeExceededError
+
+from twinbus.pairing import rewrite, sdk
+from twinbus.pairing.concurrency import Semaphore, Task, sleep
+from twinbus.pairing.errors import BacklogMessageTooLargeError, BacklogSendError
+from twinbus.pairing.events import MessagesBacklogged
+from twinbus.pairing.failures import OnSend, OnSyphon, verdict_on
+from twinbus.pairing.order import SessionOrder
+from twinbus.pairing.pair import Pair, now_ms, wall_clock_ms
+from twinbus.pairing.policy import BacklogQueue, State
+from twinbus.pairing.pool import SenderPool
+from twinbus.pairing.rewrite import AnyMessage
+
+Messages = AnyMessage | ServiceBusMessageBatch | Iterable[AnyMessage]
+Attempt = Callable[[ServiceBusSender], Any]
+
+#: How long to leave a busy primary alone before sending again (P4).
+SERVER_BUSY_WAIT_S = 10.0
+
+#: Stands for the sequence number of a message scheduled through the backlog: it gets its
+#: real one when the syphon brings it to the primary, so it cannot be cancelled by number.
+NOT_NUMBERED_YET = 0
+
+
+class FailedOver(Exception):
+    """The entity has failed over: this send is for the backlog."""
+
+
+class PairedSender:
+    """Sends to one queue or topic of the primary, or to the backlog when that has failed.
+
+    Unlike the SDK's sender it may be used by many callers at once; at most `max_in_flight`
+    sends are under way, the others wait for their turn (S4).
+    """
+
+    def __init__(
+        self,
+        pair: Pair,
+        order: SessionOrder | None,
+        entity_name: str,
+        make: Callable[[], ServiceBusSender],
+        max_in_flight: int,
+    ) -> None:
+        self.entity_name = entity_name
+        self.max_in_flight = max_in_flight
+        self._pair = pair
+        self._order = order
+        self._entity = pair.entity(entity_name)
+        self._primary = SenderPool(make)
+        self._backlog: dict[int, SenderPool] = {}
+        self._queue: int | None = None
+        self._slots = Semaphore(max_in_flight)
+        self._closed = False
+
+    async def __aenter__(self) -> "PairedSender":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def send_messages(self, message: Messages, *, timeout: float | None = None) -> None:
+        """Send a message, a list of messages or a batch; return when it is stored for good.
+
+        `timeout` bounds an attempt on the primary and, after a failover, one on the backlog.
+        """
+        self._check_open()
+        message = _reusable(message)
+        seconds = timeout or self._pair.timeout_s
+        async with self._slots:
+            if self._pair.options.assign_message_ids:
+                _assign_ids(message)
+            if self._order is not None:
+                await self._order.wait(self._entity, _flat(message), seconds)
+            try:
+                await self._on_primary(partial(_send, message, seconds), seconds)
+            except FailedOver:
+                await self._to_backlog(_flat(message), None, seconds)
+
+    async def schedule_messages(
+        self,
+        messages: AnyMessage | Iterable[AnyMessage],
+        schedule_time_utc: datetime,
+        *,
+        timeout: float | None = None,
+    ) -> list[int]:
+        """Schedule messages; give their sequence numbers.
+
+        While failed over they are stored in the backlog with their time, and
+        `NOT_NUMBERED_YET` stands for each number.
+        """
+        self._check_open()
+        message = _reusable(messages)
+        seconds = timeout or self._pair.timeout_s
+        async with self._slots:
+            if self._pair.options.assign_message_ids:
+                _assign_ids(message)
+            try:
+                numbers: list[int] = await self._on_primary(
+                    partial(_schedule, message, schedule_time_utc, seconds), seconds
+                )
+            except FailedOver:
+                flat = _flat(message)
+                await self._to_backlog(flat, schedule_time_utc, seconds)
+                return [NOT_NUMBERED_YET] * len(flat)
+            return numbers
+
+    async def cancel_scheduled_messages(
+        self, sequence_numbers: int | list[int], *, timeout: float | None = None
+    ) -> None:
+        """Cancel in the primary, the only place that knows the numbers."""
+        self._check_open()
+        numbers = [sequence_numbers] if isinstance(sequence_numbers, int) else sequence_numbers
+        if NOT_NUMBERED_YET in numbers:
+            raise ValueError(
+                "A message that was scheduled while its entity had failed over has no "
+                "sequence number and cannot be cancelled."
+            )
+        async with self._slots:
+            sender = self._primary.take()
+            try:
+                await sender.cancel_scheduled_messages(
+                    numbers, timeout=timeout or self._pair.timeout_s
+                )
+            except BaseException:
+                self._primary.discard(sender)
+                raise
+            self._primary.give(sender)
+
+    async def create_message_batch(
+        self, max_size_in_bytes: int | None = None
+    ) -> ServiceBusMessageBatch:
+        """An empty batch; its size is the primary's limit, or the backlog's while failed over."""
+        self._check_open()
+        async with self._slots:
+            try:
+                batch: ServiceBusMessageBatch = await self._on_primary(
+                    partial(_create_batch, max_size_in_bytes), self._pair.timeout_s
+                )
+            except FailedOver:
+                return await self._backlog_batch(max_size_in_bytes)
+            return batch
+
+    async def close(self) -> None:
+        self._closed = True
+        pools = [self._primary, *self._backlog.values()]
+        closing = [Task("close senders", pool.close) for pool in pools]
+        for task in closing:
+            await task.result()
+
+    def _check_open(self) -> None:
+        self._pair.check_open()
+        if self._closed:
+            raise ValueError("The sender has been closed; get a new one from the client.")
+
+    async def _on_primary(self, attempt: Attempt, seconds: float) -> Any:
+        """Try on the primary until it worked, the error is the caller's, or it failed over."""
+        give_up_ms = now_ms() + int(seconds * 1000)
+        while self._entity.state is not State.FAILED_OVER:
+            began_ms = now_ms()
+            sender = self._primary.take()
+            try:
+                result = await attempt(sender)
+            except Exception as error:
+                on_send = verdict_on(error).on_send
+                if on_send is not OnSend.COUNT:
+                    self._primary.give(sender)
+                    if on_send is OnSend.RAISE or _ends_before_retry(give_up_ms):
+                        raise
+                    await sleep(SERVER_BUSY_WAIT_S)
+                    continue
+                self._primary.discard(sender)
+                if not self._pair.send_failed(self._entity, error, began_ms):
+                    raise
+            except BaseException:
+                # Cancelled half-way: what this sender would read next is unknown.
+                self._primary.discard(sender)
+                raise
+            else:
+                self._primary.give(sender)
+                if self._entity.state is State.SUSPECT:
+                    self._pair.send_succeeded(self._entity)
+                return result
+        self._primary.discard_idle()
+        raise FailedOver
+
+    async def _to_backlog(
+        self, messages: list[AnyMessage], schedule_time: datetime | None, seconds: float
+    ) -> None:
+        wall_ms = wall_clock_ms()
+        rewritten = [
+            rewrite.to_backlog(
+                rewrite.annotated(message), self._entity.path, wall_ms, schedule_time
+            )
+            for message in messages
+        ]
+        if self._order is None:
+            await self._store(rewritten, None, seconds)
+            return
+        for session_id, group in self._order.groups(rewritten):
+            fixed = self._order.queue_of(self._entity, session_id)
+            queue = await self._store(group, fixed, seconds)
+            self._order.stored(self._entity, session_id, queue)
+
+    async def _store(
+        self, messages: list[AmqpAnnotatedMessage], fixed: int | None, seconds: float
+    ) -> BacklogQueue:
+        """Put messages into one backlog queue, going on to the next while queues fail (P6).
+
+        A session whose order is kept stays with its `fixed` queue. What one queue has taken
+        before it failed is not sent again to the next.
+        """
+        remaining = list(messages)
+        last_error: Exception | None = None
+        while True:
+            queue = self._pair.choose_queue(self._queue if fixed is None else fixed)
+            if queue is None or fixed not in (None, queue.index):
+                raise BacklogSendError(self._entity.path, self._entity.error, last_error)
+            if fixed is None:
+                self._queue = queue.index
+            pool = self._pool(queue)
+            sender = pool.take()
+            try:
+                await self._store_all(sender, remaining, seconds)
+            except MessageSizeExceededError as error:
+                pool.give(sender)
+                largest = max(rewrite.added_bytes(message) for message in remaining)
+                raise BacklogMessageTooLargeError(self._entity.path, largest, error) from error
+            except Exception as error:
+                pool.discard(sender)
+                verdict = verdict_on(error)
+                if verdict.on_send is OnSend.RAISE and verdict.on_syphon is OnSyphon.DEAD_LETTER:
+                    raise
+                self._pair.queue_failed(queue, error)
+                last_error = error
+            else:
+                pool.give(sender)
+                self._pair.observer.tell(
+                    [MessagesBacklogged(self._entity.path, queue.name, len(messages))]
+                )
+                return queue
+
+    async def _store_all(
+        self, sender: ServiceBusSender, remaining: list[AmqpAnnotatedMessage], seconds: float
+    ) -> None:
+        """Send a list in as few transfers as it takes; what is stored leaves the list.
+
+        A batch that was full for the primary is too long once rewritten, hence several.
+        """
+        if len(remaining) == 1:
+            await sender.send_messages(remaining[0], timeout=seconds)
+            remaining.clear()
+            return
+        batches = [await sender.create_message_batch()]
+        for message in remaining:
+            try:
+                batches[-1].add_message(message)
+            except MessageSizeExceededError:
+                batches.append(await sender.create_message_batch())
+                batches[-1].add_message(message)
+        for batch in batches:
+            await sender.send_messages(batch, timeout=seconds)
+            del remaining[: len(batch)]
+
+    async def _backlog_batch(self, max_size_in_bytes: int | None) -> ServiceBusMessageBatch:
+        queue = self._pair.choose_queue(self._queue)
+        if queue is None:
+            raise BacklogSendError(self._entity.path, self._entity.error, None)
+        pool = self._pool(queue)
+        sender = pool.take()
+        try:
+            return await sender.create_message_batch(max_size_in_bytes)
+        finally:
+            pool.give(sender)
+
+    def _pool(self, queue: BacklogQueue) -> SenderPool:
+        make = partial(self._pair.secondary.get_queue_sender, queue.name)
+        return self._backlog.setdefault(queue.index, SenderPool(make))
+
+
+async def _send(message: Any, seconds: float, sender: ServiceBusSender) -> None:
+    await sender.send_messages(message, timeout=seconds)
+
+
+async def _schedule(
+    message: Any, schedule_time: datetime, seconds: float, sender: ServiceBusSender
+) -> list[int]:
+    return await sender.schedule_messages(message, schedule_time, timeout=seconds)
+
+
+async def _create_batch(
+    max_size_in_bytes: int | None, sender: ServiceBusSender
+) -> ServiceBusMessageBatch:
+    return await sender.create_message_batch(max_size_in_bytes)
+
+
+def _ends_before_retry(give_up_ms: int) -> bool:
+    return now_ms() + SERVER_BUSY_WAIT_S * 1000 > give_up_ms
+
+
+def _reusable(message: Any) -> Any:
+    """A generator would be used up by the attempt that failed."""
+    single = (ServiceBusMessage, AmqpAnnotatedMessage, ServiceBusMessageBatch, Mapping, list)
+    return message if isinstance(message, single) else list(message)
+
+
+def _flat(message: Any) -> list[AnyMessage]:
+    if isinstance(message, ServiceBusMessageBatch):
+        return list(sdk.messages_of(message))
+    return message if isinstance(message, list) else [message]
+
+
+def _assign_ids(message: Any) -> None:
+    """The SDK gives an id to every `ServiceBusMessage`; the plain AMQP form may lack one."""
+    for each in _flat(message):
+        if isinstance(each, AmqpAnnotatedMessage):
+            properties = each.properties or AmqpMessageProperties()
+            properties.message_id = properties.message_id or uuid.uuid4().hex
+            each.properties = properties

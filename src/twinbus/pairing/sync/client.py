@@ -1,0 +1,204 @@
+# Generated from ../client.py by tools/async_to_sync.py; change that file instead.
+"""The paired client: the SDK's client in look, with senders that survive the primary (P1–P13).
+
+Two namespaces and options go in; senders, the primary's own receivers, and the state of the
+pair come out. Receivers work on the primary only, order is not kept across a failover unless
+asked for, and new messages may overtake the backlog (P13).
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from azure.servicebus import ServiceBusClient, ServiceBusReceiver, ServiceBusSender
+from azure.servicebus.management import ServiceBusAdministrationClient
+
+from twinbus.pairing.errors import PairingError
+from twinbus.pairing.observer import Observer, OnEvent
+from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions
+from twinbus.pairing.status import PairStatus, status_of
+from twinbus.pairing.sync.backlog import find_or_make_queues
+from twinbus.pairing.sync.concurrency import Task
+from twinbus.pairing.sync.order import SessionOrder
+from twinbus.pairing.sync.pair import Pair, now_ms
+from twinbus.pairing.sync.sender import PairedSender
+from twinbus.pairing.sync.syphon import Syphon
+
+
+class PairedServiceBusClient:
+    """Sends to the primary, and to the secondary's backlog while an entity has failed.
+
+    Made from two connection strings it gives its senders clients without the SDK's retries:
+    they would hide an outage for eleven seconds before the first failure shows, and the
+    failover interval is there to ride out short ones. The receivers' client keeps them.
+    Clients that are passed in are used as they are.
+    """
+
+    def __init__(
+        self,
+        primary: ServiceBusClient | str,
+        options: SendAvailabilityPairedNamespaceOptions,
+        *,
+        on_event: OnEvent | None = None,
+        **client_options: Any,
+    ) -> None:
+        self.options = options
+        self._observer = Observer(on_event)
+        self._primary = _client(primary, **client_options)
+        self._sending = (
+            _client(primary, retry_total=0, **client_options)
+            if isinstance(primary, str)
+            else self._primary
+        )
+        self._secondary = _client(options.secondary, retry_total=0, **client_options)
+        self._administration = _administration(options, **client_options)
+        self._pair: Pair | None = None
+        self._order: SessionOrder | None = None
+        self._syphon: Syphon | None = None
+        self._senders: list[PairedSender] = []
+
+    @classmethod
+    def from_connection_strings(
+        cls,
+        primary: str,
+        secondary: str,
+        *,
+        on_event: OnEvent | None = None,
+        client_options: dict[str, Any] | None = None,
+        **settings: Any,
+    ) -> "PairedServiceBusClient":
+        """Pair two namespaces by their connection strings.
+
+        `settings` are fields of `SendAvailabilityPairedNamespaceOptions`, `client_options`
+        what the SDK's clients take (transport_type, connection_verify, ...).
+        """
+        options = SendAvailabilityPairedNamespaceOptions(secondary=secondary, **settings)
+        return cls(primary, options, on_event=on_event, **(client_options or {}))
+
+    def __enter__(self) -> "PairedServiceBusClient":
+        if self._pair is None:
+            self.pair_namespace()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def pair_namespace(self) -> None:
+        """Find or make the backlog queues and start; entering the `with` block does it too.
+
+        Wrong credentials for the secondary, and a secondary where no backlog queue can be
+        found or made, are raised here (P1).
+        """
+        if self._pair is not None:
+            raise PairingError("These namespaces are paired already.")
+        queues = find_or_make_queues(
+            self._administration,
+            self._primary.fully_qualified_namespace,
+            self.options.backlog_queue_count,
+        )
+        self._pair = Pair(self._sending, self._secondary, queues, self.options, self._observer)
+        if self.options.keep_session_order:
+            self._order = SessionOrder(self._secondary)
+        if self.options.enable_syphon:
+            self._syphon = Syphon(
+                self._sending,
+                self._secondary,
+                [queue.name for queue in queues],
+                self.options,
+                self._observer,
+                self._pair.fault,
+            )
+
+    @property
+    def fully_qualified_namespace(self) -> str:
+        return self._primary.fully_qualified_namespace
+
+    def get_queue_sender(
+        self, queue_name: str, *, max_in_flight: int = 10, **sender_options: Any
+    ) -> PairedSender:
+        """A sender to a queue; `sender_options` are those of the SDK's own method."""
+        make = partial(self._sending.get_queue_sender, queue_name, **sender_options)
+        return self._sender(queue_name, make, max_in_flight)
+
+    def get_topic_sender(
+        self, topic_name: str, *, max_in_flight: int = 10, **sender_options: Any
+    ) -> PairedSender:
+        """A sender to a topic; `sender_options` are those of the SDK's own method."""
+        make = partial(self._sending.get_topic_sender, topic_name, **sender_options)
+        return self._sender(topic_name, make, max_in_flight)
+
+    def get_queue_receiver(self, queue_name: str, **receiver_options: Any) -> ServiceBusReceiver:
+        """The primary's own receiver (P13)."""
+        return self._primary.get_queue_receiver(queue_name, **receiver_options)
+
+    def get_subscription_receiver(
+        self, topic_name: str, subscription_name: str, **receiver_options: Any
+    ) -> ServiceBusReceiver:
+        """The primary's own receiver (P13)."""
+        return self._primary.get_subscription_receiver(
+            topic_name, subscription_name, **receiver_options
+        )
+
+    def status(self) -> PairStatus:
+        """The state of every entity and backlog queue, and how often what happened."""
+        return status_of(self._paired().policy, self._observer.counters(), now_ms())
+
+    def close(self) -> None:
+        """Close everything in order: no more sends, the syphon, the senders, the clients (P12)."""
+        if self._pair is not None:
+            self._pair.close("The pair has been closed.")
+        if self._syphon is not None:
+            self._syphon.stop()
+        closing = [Task("close sender", sender.close) for sender in self._senders]
+        for task in closing:
+            task.result()
+        self._administration.close()
+        self._secondary.close()
+        self._sending.close()
+        self._primary.close()
+
+    def _paired(self) -> Pair:
+        if self._pair is None:
+            raise PairingError("Call pair_namespace() first, or use the client in a with block.")
+        return self._pair
+
+    def _sender(
+        self, name: str, make: Callable[[], ServiceBusSender], max_in_flight: int
+    ) -> PairedSender:
+        sender = PairedSender(self._paired(), self._order, name, make, max_in_flight)
+        self._senders.append(sender)
+        return sender
+
+
+def pair_namespace(
+    primary: ServiceBusClient | str,
+    options: SendAvailabilityPairedNamespaceOptions,
+    *,
+    on_event: OnEvent | None = None,
+    **client_options: Any,
+) -> PairedServiceBusClient:
+    """Pair in one call: when it returns, the backlog queues exist (P1)."""
+    client = PairedServiceBusClient(primary, options, on_event=on_event, **client_options)
+    try:
+        client.pair_namespace()
+    except BaseException:
+        client.close()
+        raise
+    return client
+
+
+def _client(given: Any, **client_options: Any) -> ServiceBusClient:
+    if isinstance(given, str):
+        return ServiceBusClient.from_connection_string(given, **client_options)
+    client: ServiceBusClient = given
+    return client
+
+
+def _administration(
+    options: SendAvailabilityPairedNamespaceOptions, **client_options: Any
+) -> ServiceBusAdministrationClient:
+    given = options.administration or options.secondary
+    if isinstance(given, str):
+        return ServiceBusAdministrationClient.from_connection_string(given, **client_options)
+    client: ServiceBusAdministrationClient = given
+    return client

@@ -1,0 +1,1 @@
+"""Owns the loop: listeners, the bridge between AMQP and the engine, commits, timers."""

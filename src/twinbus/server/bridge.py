@@ -1,0 +1,540 @@
+"""Between the AMQP engine and the broker's engine: one bridge for each connection.
+
+Transfers become messages, dispositions become settlements, credit becomes deliveries. No
+answer that promises something leaves before the journal has it: such answers wait in
+`Replies` for the commit. This module is on the path of every message and is compiled; it
+sees neither socket nor clock (the hub holds the time of the current turn).
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from mypy_extensions import mypyc_attr
+
+from twinbus.amqp import outcomes
+from twinbus.amqp.connection import Connection
+from twinbus.amqp.errors import DecodeError
+from twinbus.amqp.handler import Handler
+from twinbus.amqp.link import Link
+from twinbus.amqp.outcomes import ACCEPTED, REJECTED, RELEASED, Outcome
+from twinbus.amqp.sections import BATCH_FORMAT, split_batch
+from twinbus.amqp.session import AmqpSession
+from twinbus.core import errors
+from twinbus.core.errors import BusError
+from twinbus.engine import settlement
+from twinbus.engine import stored as form
+from twinbus.engine.consumer import Attachment, Consumer, Lock
+from twinbus.engine.entities import Entity, Holder
+from twinbus.engine.kernel import Kernel
+from twinbus.engine.message import Message, take_in
+from twinbus.engine.sessions import Session
+from twinbus.engine.settlement import PLAIN_COMPLETE, PLAIN_RELEASE, Settlement
+from twinbus.engine.stream import Stream
+from twinbus.engine.transactions import Transaction
+
+# How much may wait for one socket before its receivers get no more.
+_OUTPUT_BYTES_MAX: Final = 1024 * 1024
+_TRANSACTIONS_MAX: Final = 1_000
+
+
+class Run:
+    """Consecutive deliveries of one AMQP session that get the same answer."""
+
+    def __init__(
+        self, bridge: "Bridge", session: AmqpSession, first: int, state: bytes, incoming: bool
+    ) -> None:
+        self.bridge = bridge
+        self.session = session
+        self.first = first
+        self.last = first
+        self.state = state
+        self.incoming = incoming
+
+
+class Replies:
+    """Answers that wait for one commit."""
+
+    def __init__(self) -> None:
+        self._runs: list[Run] = []
+        self._last: Run | None = None
+        self._calls: list[Callable[[BusError | None], None]] = []
+
+    def settle(
+        self, bridge: "Bridge", session: AmqpSession, delivery_id: int, state: bytes, incoming: bool
+    ) -> None:
+        run = self._last
+        if (
+            run is not None
+            and run.session is session
+            and run.last + 1 == delivery_id
+            and run.incoming == incoming
+            and run.state == state
+        ):
+            run.last = delivery_id
+            return
+        run = Run(bridge, session, delivery_id, state, incoming)
+        self._runs.append(run)
+        self._last = run
+
+    def call(self, reply: Callable[[BusError | None], None]) -> None:
+        self._calls.append(reply)
+
+    @property
+    def any(self) -> bool:
+        return bool(self._runs or self._calls)
+
+    def release(self) -> None:
+        """It is on disk: say so."""
+        for run in self._runs:
+            if run.incoming:
+                run.session.settle_incoming(run.first, run.last, run.state)
+            else:
+                run.session.settle_outgoing(run.first, run.last, run.state)
+            run.bridge.touch()
+        for reply in self._calls:
+            reply(None)
+
+    def fail(self, error: BusError) -> None:
+        """It is not on disk, or nobody knows: nothing was promised, and that is said."""
+        for run in self._runs:
+            state = run.bridge.rejected(error, "journal")
+            if run.incoming:
+                run.session.settle_incoming(run.first, run.last, state)
+            else:
+                run.session.settle_outgoing(run.first, run.last, state)
+            run.bridge.touch()
+        for reply in self._calls:
+            reply(error)
+
+
+class Hub:
+    """What all bridges of a broker share."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        track: Callable[[BusError, str], str],
+        new_message_id: Callable[[], str],
+    ) -> None:
+        self.kernel = kernel
+        #: Gives a refusal's text its tracking id, and logs it.
+        self.track = track
+        self.new_message_id = new_message_id
+        #: The time of the current turn of the loop.
+        self.now_ms = 0
+        self.replies = Replies()
+        #: Bridges with something to write, or to look at, at the end of the turn.
+        self.dirty: list[Bridge] = []
+        #: Set while nothing can be accepted: the disk is full, or the journal failed.
+        self.refusing: BusError | None = None
+
+
+class Sender(Attachment):
+    """A link on which the client sends."""
+
+    def __init__(self, bridge: "Bridge", link: Link, entity: Entity) -> None:
+        self.bridge = bridge
+        self.link = link
+        self.entity = entity
+
+    def detach(self, error: BusError) -> None:
+        self.bridge.detach_link(self.link, error)
+
+
+class Receiver(Consumer):
+    """A link on which the client receives."""
+
+    def __init__(
+        self, bridge: "Bridge", link: Link, holder: Holder, stream: Stream, peek_lock: bool
+    ) -> None:
+        super().__init__(peek_lock)
+        self.bridge = bridge
+        self.link = link
+        self.holder = holder
+        self.stream = stream
+        # A lock token as a delivery tag has its first three groups the other way round.
+        high = stream.token_high
+        self._tag_high = bytes(
+            (high[3], high[2], high[1], high[0], high[5], high[4], high[7], high[6])
+        )
+
+    def can_take(self) -> bool:
+        link = self.link
+        if link.credit <= 0 or not link.session.can_send():
+            return False
+        bridge = self.bridge
+        if not bridge.writable or bridge.output_bytes > _OUTPUT_BYTES_MAX:
+            bridge.stalled = True
+            return False
+        return True
+
+    def deliver(
+        self, seq: int, stored: bytes, enqueued_ms: int, delivery_count: int, lock: Lock | None
+    ) -> None:
+        bridge = self.bridge
+        body = stored[form.bare_start(stored) :]
+        bridge.output_bytes += len(stored)
+        if lock is None:
+            head = form.free_head(stored, seq, enqueued_ms, delivery_count)
+            self.link.deliver(b"", 0, True, head, body, None)
+        else:
+            head = form.locked_head(
+                stored, seq, enqueued_ms, delivery_count, self.stream.token_high, lock.low,
+                lock.locked_until_ms,
+            )  # fmt: skip
+            tag = self._tag_high + lock.low.to_bytes(8, "big")
+            lock.delivery_id = self.link.deliver(tag, 0, False, head, body, lock)
+        bridge.touch()
+
+    def detach(self, error: BusError) -> None:
+        self.bridge.detach_link(self.link, error)
+
+    def session_found(self, session: Session) -> None:
+        self.bridge.door.on_session_found(self.bridge, self, session)
+
+    def session_not_found(self) -> None:
+        self.bridge.refuse_link(
+            self.link,
+            BusError(errors.TIMEOUT, f"No session of '{self.stream.path}' came free in time."),
+        )
+
+    def session_lost(self) -> None:
+        self.bridge.door.on_session_lost(self.bridge, self)
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Node:
+    """A link of a request/response node, `$cbs` or `$management`; the server fills it in."""
+
+    def on_request(self, link: Link, payload: bytes) -> None:
+        raise NotImplementedError
+
+    def on_credit(self, link: Link) -> None:
+        raise NotImplementedError
+
+    def on_gone(self, link: Link) -> None:
+        raise NotImplementedError
+
+
+class Coordinator:
+    """The link on which a client declares and discharges transactions (E10)."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Door:
+    """What a connection needs of the server and not of the message path."""
+
+    def check_password(self, bridge: "Bridge", user: str, password: str) -> bool:
+        raise NotImplementedError
+
+    def on_open(self, bridge: "Bridge") -> None:
+        raise NotImplementedError
+
+    def on_attach(self, bridge: "Bridge", link: Link) -> None:
+        raise NotImplementedError
+
+    def on_session_found(self, bridge: "Bridge", receiver: Receiver, session: Session) -> None:
+        raise NotImplementedError
+
+    def on_session_lost(self, bridge: "Bridge", receiver: Receiver) -> None:
+        raise NotImplementedError
+
+
+class Bridge(Handler):
+    """One connection."""
+
+    def __init__(self, hub: Hub, door: Door) -> None:
+        self.hub = hub
+        self.door = door
+        self.connection: Connection | None = None
+        #: Writes the connection's output to its socket.
+        self.writer: Callable[[], None] | None = None
+        self.is_dirty = False
+        self.writable = True
+        #: Bytes of deliveries written since the socket last took some.
+        self.output_bytes = 0
+        #: A receiver was passed over because the socket takes no more.
+        self.stalled = False
+        self.receivers: dict[Link, Receiver] = {}
+        #: Receivers that left and may still hold locks.
+        self.former: list[Receiver] = []
+        self.transactions: dict[bytes, Transaction] = {}
+
+    def touch(self) -> None:
+        if not self.is_dirty:
+            self.is_dirty = True
+            self.hub.dirty.append(self)
+
+    def write_out(self) -> None:
+        if self.writer is not None:
+            self.writer()
+
+    # --- left to the server -----------------------------------------------------------
+
+    def on_sasl_plain(self, user: str, password: str) -> bool:
+        return self.door.check_password(self, user, password)
+
+    def on_open(self, connection: Connection) -> None:
+        self.door.on_open(self)
+
+    def on_attach(self, link: Link) -> None:
+        try:
+            self.door.on_attach(self, link)
+        except BusError as error:
+            self.refuse_link(link, error)
+
+    # --- refusals ---------------------------------------------------------------------
+
+    def rejected(self, error: BusError, subject: str) -> bytes:
+        return outcomes.rejected(error.kind.condition, self.hub.track(error, subject))
+
+    def refuse_link(self, link: Link, error: BusError) -> None:
+        subject = link.source.address if link.is_sender else link.target.address
+        link.refuse(error.kind.condition, self.hub.track(error, subject or "link"))
+        self.touch()
+
+    def detach_link(self, link: Link, error: BusError) -> None:
+        """Close a link of ours with an error; to the engine it is gone at once."""
+        subject = link.source.address if link.is_sender else link.target.address
+        text = self.hub.track(error, subject or "link")
+        if link.attached:
+            link.detach(error.kind.condition, text)
+        else:
+            link.refuse(error.kind.condition, text)
+        self._forget(link)
+        self.touch()
+
+    # --- sending ----------------------------------------------------------------------
+
+    def on_transfer(
+        self, link: Link, delivery_id: int, tag: bytes, message_format: int, settled: bool,
+        payload: bytes, txn_id: bytes | None,
+    ) -> None:  # fmt: skip
+        context = link.context
+        if isinstance(context, Sender):
+            hub = self.hub
+            entity = context.entity
+            try:
+                if hub.refusing is not None:
+                    raise hub.refusing
+                if txn_id is not None:
+                    self._send_in_transaction(entity, message_format, payload, txn_id)
+                elif message_format != BATCH_FORMAT:
+                    message = take_in(payload, hub.new_message_id)
+                    entity.check(message)
+                    entity.publish(message, hub.now_ms)
+                else:
+                    self._send_batch(entity, payload)
+            except BusError as error:
+                self._refuse_transfer(link, delivery_id, settled, error)
+                return
+            except DecodeError as error:
+                refusal = BusError(errors.DECODE_ERROR, f"The message is no AMQP message: {error}")
+                self._refuse_transfer(link, delivery_id, settled, refusal)
+                return
+            if settled:
+                return
+            if txn_id is None:
+                hub.replies.settle(self, link.session, delivery_id, ACCEPTED, True)
+            else:
+                state = outcomes.transactional(txn_id, ACCEPTED)
+                link.session.settle_incoming(delivery_id, delivery_id, state)
+        elif isinstance(context, Node):
+            if not settled:
+                link.session.settle_incoming(delivery_id, delivery_id, ACCEPTED)
+            context.on_request(link, payload)
+        elif isinstance(context, Coordinator):
+            self._coordinate(link, delivery_id, settled, payload)
+
+    def _refuse_transfer(
+        self, link: Link, delivery_id: int, settled: bool, error: BusError
+    ) -> None:
+        state = self.rejected(error, link.target.address or "link")
+        if not settled:
+            link.session.settle_incoming(delivery_id, delivery_id, state)
+
+    def on_too_large(self, link: Link, delivery_id: int, settled: bool, size: int) -> None:
+        error = BusError(
+            errors.MESSAGE_TOO_LARGE,
+            f"The received message (size {size} bytes) exceeds the limit"
+            f" ({link.max_message_size} bytes) of the link.",
+        )
+        self._refuse_transfer(link, delivery_id, settled, error)
+
+    def _messages(self, message_format: int, payload: bytes) -> list[Message]:
+        if message_format != BATCH_FORMAT:
+            return [take_in(payload, self.hub.new_message_id)]
+        messages = [take_in(part, self.hub.new_message_id) for part in split_batch(payload)]
+        if not messages:
+            raise DecodeError("the batch holds no message", 0)
+        return messages
+
+    def _send_batch(self, entity: Entity, payload: bytes) -> None:
+        """Accept all messages of a batch or none (S6)."""
+        messages = self._messages(BATCH_FORMAT, payload)
+        for message in messages:
+            entity.check(message)
+        for message in messages:
+            entity.publish(message, self.hub.now_ms)
+
+    # --- transactions -----------------------------------------------------------------
+
+    def _transaction(self, txn_id: bytes) -> Transaction:
+        transaction = self.transactions.get(txn_id)
+        if transaction is None:
+            raise BusError(errors.TRANSACTION_UNKNOWN, "There is no such open transaction.")
+        return transaction
+
+    def _send_in_transaction(
+        self, entity: Entity, message_format: int, payload: bytes, txn_id: bytes
+    ) -> None:
+        transaction = self._transaction(txn_id)
+        for message in self._messages(message_format, payload):
+            transaction.send(entity, message)
+
+    def _coordinate(self, link: Link, delivery_id: int, settled: bool, payload: bytes) -> None:
+        hub = self.hub
+        try:
+            request = outcomes.read_coordinator_request(payload)
+            if request.is_declare:
+                if len(self.transactions) >= _TRANSACTIONS_MAX:
+                    raise BusError(
+                        errors.QUOTA_EXCEEDED,
+                        f"A connection may have {_TRANSACTIONS_MAX} open transactions.",
+                    )
+                txn_id = hub.kernel.dice(16)
+                self.transactions[txn_id] = Transaction()
+                state = outcomes.declared(txn_id)
+            else:
+                transaction = self._transaction(request.txn_id)
+                del self.transactions[request.txn_id]
+                state = ACCEPTED
+                if not request.fail:
+                    if hub.refusing is not None:
+                        raise hub.refusing
+                    transaction.commit(hub.now_ms)
+        except BusError as error:
+            self._refuse_transfer(link, delivery_id, settled, error)
+            return
+        except DecodeError as error:
+            refusal = BusError(errors.DECODE_ERROR, f"Neither declare nor discharge: {error}")
+            self._refuse_transfer(link, delivery_id, settled, refusal)
+            return
+        if not settled:
+            hub.replies.settle(self, link.session, delivery_id, state, True)
+
+    # --- settling ---------------------------------------------------------------------
+
+    def on_outcome(
+        self, context: object, delivery_id: int, settled: bool, outcome: Outcome
+    ) -> None:
+        if not isinstance(context, Lock):
+            return
+        lock = context
+        receiver = lock.consumer
+        assert isinstance(receiver, Receiver)
+        hub = self.hub
+        kind = outcome.kind
+        try:
+            if outcome.txn_id is not None:
+                wanted = _settlement(outcome)
+                transaction = self._transaction(outcome.txn_id)
+                transaction.settle(receiver.holder, receiver.stream, lock, wanted, hub.now_ms)
+                state = outcomes.transactional(outcome.txn_id, _answer(outcome))
+            elif kind == outcomes.KIND_ACCEPTED:
+                receiver.stream.complete(lock, hub.now_ms)
+                state = ACCEPTED
+            elif kind == outcomes.KIND_RECEIVED:
+                return
+            else:
+                wanted = _settlement(outcome)
+                wanted.apply(receiver.holder, receiver.stream, lock, hub.now_ms)
+                state = _answer(outcome)
+        except BusError as error:
+            state = self.rejected(error, receiver.stream.path)
+        except DecodeError as error:
+            refusal = BusError(errors.DECODE_ERROR, f"The settlement cannot be read: {error}")
+            state = self.rejected(refusal, receiver.stream.path)
+        if not settled:
+            hub.replies.settle(self, receiver.link.session, delivery_id, state, False)
+
+    # --- credit -----------------------------------------------------------------------
+
+    def on_flow(self, link: Link) -> None:
+        context = link.context
+        if isinstance(context, Receiver):
+            if link.credit > 0:
+                context.stream.want(context)
+            if link.drain:
+                context.stream.dispatch(self.hub.now_ms)
+                if link.attached:
+                    link.drained()
+        elif isinstance(context, Node):
+            context.on_credit(link)
+
+    def resume(self) -> None:
+        """The socket takes more: receivers that were passed over stand in line again."""
+        self.output_bytes = 0
+        if self.stalled and self.writable:
+            self.stalled = False
+            for link, receiver in self.receivers.items():
+                if link.credit > 0:
+                    receiver.stream.want(receiver)
+
+    # --- endings ----------------------------------------------------------------------
+
+    def on_detach(self, link: Link, closed: bool) -> None:
+        self._forget(link)
+
+    def _forget(self, link: Link) -> None:
+        context = link.context
+        link.context = None
+        if isinstance(context, Sender):
+            context.entity.senders.pop(context, None)
+        elif isinstance(context, Receiver):
+            self.receivers.pop(link, None)
+            context.stream.detach(context, self.hub.now_ms)
+            self.former.append(context)
+        elif isinstance(context, Node):
+            context.on_gone(link)
+
+    def on_close(self, connection: Connection) -> None:
+        """The connection is gone, and with it locks and open transactions (R7)."""
+        now_ms = self.hub.now_ms
+        for receiver in list(self.receivers.values()) + self.former:
+            receiver.stream.connection_lost(receiver, now_ms)
+        self.receivers.clear()
+        self.former = []
+        self.transactions = {}
+        self.touch()
+
+
+def _settlement(outcome: Outcome) -> Settlement:
+    kind = outcome.kind
+    if kind == outcomes.KIND_ACCEPTED:
+        return PLAIN_COMPLETE
+    if kind == outcomes.KIND_REJECTED:
+        wanted = Settlement(settlement.DEAD_LETTER)
+        wanted.take_dead_letter_info(outcome.info)
+        if wanted.reason is None and outcome.info is None:
+            wanted.reason = outcome.condition
+            wanted.description = outcome.description
+        return wanted
+    if kind == outcomes.KIND_MODIFIED:
+        what = settlement.DEFER if outcome.undeliverable_here else settlement.ABANDON
+        wanted = Settlement(what)
+        wanted.take_properties(outcome.annotations)
+        return wanted
+    return PLAIN_RELEASE
+
+
+def _answer(outcome: Outcome) -> bytes:
+    """The same outcome back, as clients compare it; a dead-letter's without its error."""
+    kind = outcome.kind
+    if kind == outcomes.KIND_ACCEPTED:
+        return ACCEPTED
+    if kind == outcomes.KIND_REJECTED:
+        return REJECTED
+    if kind == outcomes.KIND_MODIFIED:
+        return outcomes.modified(outcome.delivery_failed, outcome.undeliverable_here, None)
+    return RELEASED

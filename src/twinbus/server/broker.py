@@ -1,0 +1,257 @@
+"""The broker: journal, engine and connections, turned by one event loop.
+
+Bytes come in and the engine decides at once, in memory. At the end of each turn of the loop
+everything that must last goes to the journal in one commit, which a thread writes; answers
+wait for it. While one commit is on its way the next one gathers.
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from twinbus.core import errors
+from twinbus.core.errors import BusError, tracked
+from twinbus.core.ids import new_tracking_id
+from twinbus.core.units import time_to_iso
+from twinbus.engine.carrying import Carrier
+from twinbus.engine.engine import Engine
+from twinbus.engine.kernel import Sealed
+from twinbus.journal import Journal
+from twinbus.server.bridge import Hub, Replies
+
+log = logging.getLogger(__name__)
+
+# Appends that wait for a commit, before sockets are read no further.
+PENDING_BYTES_MAX = 32 * 1024 * 1024
+# A journal is compacted when it is this much longer than what is live in it.
+_GARBAGE_BYTES_MIN = 256 * 1024 * 1024
+_CARRY_STEP_BYTES = 1024 * 1024
+# Below this the disk counts as full for sends; what is left is for settlements.
+_SPACE_RESERVE_BYTES = 8 * 1024 * 1024
+
+
+class Clock:
+    """Unix time that never runs backwards, whatever is done to the system's clock."""
+
+    def __init__(self) -> None:
+        self._offset_ms = time.time() * 1000 - time.monotonic() * 1000
+
+    def __call__(self) -> int:
+        return int(time.monotonic() * 1000 + self._offset_ms)
+
+
+class Broker:
+    def __init__(
+        self, data_dir: Path, memory_bytes_max: int, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.clock = Clock()
+        self._loop = loop
+        self.journal = Journal.open(data_dir / "journal", notify=loop.call_soon_threadsafe)
+        self.engine = Engine(self.journal, memory_bytes_max, secrets.token_bytes)
+        self.kernel = self.engine.kernel
+        self.hub = Hub(self.kernel, self.track, _new_message_id)
+        self._turn_ending = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self._carrier: Carrier | None = None
+        self._paused: list[Callable[[], None]] = []
+        self.commits_total = 0
+        self.commit_seconds_total = 0.0
+        self._replay()
+
+    def _replay(self) -> None:
+        self.hub.now_ms = self.clock()
+        self.journal.replay(self.engine.replay)
+        self.engine.finish_replay(self.journal.current_segment, self.hub.now_ms)
+
+    def track(self, error: BusError, subject: str) -> str:
+        """Give a refusal's text its tracking id; the log has it under the same one."""
+        tracking_id = new_tracking_id()
+        log.info(
+            "refused",
+            extra={
+                "tracking_id": tracking_id,
+                "condition": error.kind.condition,
+                "subject": subject,
+                "text": error.text,
+            },
+        )
+        return tracked(error.text, tracking_id, subject, time_to_iso(self.hub.now_ms))
+
+    # --- turns ------------------------------------------------------------------------
+
+    def begin_turn(self) -> int:
+        """Something happened: take the time, and see that the turn ends properly."""
+        if not self._turn_ending:
+            self._turn_ending = True
+            self.hub.now_ms = self.clock()
+            self._loop.call_soon(self._end_turn)
+        return self.hub.now_ms
+
+    def _end_turn(self) -> None:
+        self._turn_ending = False
+        hub = self.hub
+        hub.now_ms = now_ms = self.clock()
+        kernel = self.kernel
+        if kernel.deadline_ms() and kernel.deadline_ms() <= now_ms:
+            kernel.run_timers(now_ms)
+        if self.journal.failed is None:
+            kernel.dispatch_ready(now_ms)
+            self._commit()
+        self._write_out()
+        self._set_timer()
+
+    def _write_out(self) -> None:
+        # Writing may let stalled receivers take more, which makes bridges dirty again.
+        while self.hub.dirty:
+            dirty = self.hub.dirty
+            self.hub.dirty = []
+            for bridge in dirty:
+                bridge.is_dirty = False
+                bridge.write_out()
+            self.kernel.dispatch_ready(self.hub.now_ms)
+
+    def _set_timer(self) -> None:
+        deadline_ms = self.kernel.deadline_ms()
+        if deadline_ms == self._timer_ms:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_ms = deadline_ms
+        if deadline_ms:
+            delay_s = max(0, deadline_ms - self.clock()) / 1000
+            self._timer = self._loop.call_later(delay_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._timer_ms = 0
+        self.begin_turn()
+
+    # --- commits ----------------------------------------------------------------------
+
+    def _commit(self) -> None:
+        """Send what has gathered to disk, unless a commit is on its way already."""
+        journal = self.journal
+        if journal.in_flight:
+            return
+        self._compact()
+        sealed = self.kernel.seal()
+        replies = self.hub.replies
+        if not journal.pending_count:
+            # Nothing to wait for: what was asked changed nothing.
+            if replies.any:
+                self.hub.replies = Replies()
+                replies.release()
+            return
+        self.hub.replies = Replies()
+        started = time.perf_counter()
+
+        def done(error: Exception | None) -> None:
+            self.commits_total += 1
+            self.commit_seconds_total += time.perf_counter() - started
+            self._committed(sealed, replies, error)
+
+        journal.commit(self.hub.now_ms, done)
+
+    def _committed(self, sealed: Sealed, replies: Replies, error: Exception | None) -> None:
+        self.hub.now_ms = self.clock()
+        if error is not None:
+            self._fail(replies, error)
+        else:
+            self.kernel.committed(sealed)
+            replies.release()
+            self._check_space()
+            if self._carrier is not None and self._carrier.finished:
+                self.journal.drop_before(self._carrier.segment)
+                self._carrier = None
+        resume, self._paused = self._paused, []
+        for call in resume:
+            call()
+        self.begin_turn()
+
+    def _fail(self, replies: Replies, error: Exception) -> None:
+        """The disk let us down. Nobody knows what is on it, so nothing is accepted any more.
+
+        What had been acknowledged before is safe; a restart reads what is there.
+        """
+        log.critical("the journal failed; restart the broker", exc_info=error)
+        self.hub.refusing = BusError(
+            errors.INTERNAL_ERROR,
+            f"The broker cannot write to its disk ({error}); nothing was accepted. It must be"
+            " restarted once the disk is in order.",
+        )
+        replies.fail(self.hub.refusing)
+        late, self.hub.replies = self.hub.replies, Replies()
+        late.fail(self.hub.refusing)
+
+    def _check_space(self) -> None:
+        """Refuse sends while the disk is full; settlements go on, and make room."""
+        if self.journal.space_left() < _SPACE_RESERVE_BYTES:
+            if self.hub.refusing is None:
+                log.error("the disk is full: sends are refused until there is room")
+            self.hub.refusing = BusError(
+                errors.SERVER_BUSY,
+                "The broker's disk is full; the message was not accepted. Free some space, or"
+                " receive messages, and send again.",
+            )
+        elif self.hub.refusing is not None and self.journal.failed is None:
+            log.warning("the disk has room again: sends are accepted")
+            self.hub.refusing = None
+
+    def wait_for_room(self, resume: Callable[[], None]) -> bool:
+        """Tell whether too much waits for the disk; if so, `resume` is called when it is less."""
+        if self.journal.pending_bytes < PENDING_BYTES_MAX:
+            return False
+        self._paused.append(resume)
+        return True
+
+    async def durable(self) -> None:
+        """Wait until everything done so far is on disk."""
+        done: asyncio.Future[None] = self._loop.create_future()
+
+        def reply(error: BusError | None) -> None:
+            if done.cancelled():
+                return
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
+
+        self.hub.replies.call(reply)
+        self.begin_turn()
+        await done
+
+    # --- compaction -------------------------------------------------------------------
+
+    def _compact(self) -> None:
+        """Carry what is live out of the oldest segments while there is too much garbage."""
+        if self._carrier is None:
+            segments = self.journal.segments()
+            if len(segments) < 3 or not self._has_garbage(segments):
+                return
+            self._carrier = Carrier(self.engine, segments[0][0] + 1, self.hub.now_ms)
+        if not self._carrier.finished:
+            self._carrier.step(_CARRY_STEP_BYTES)
+
+    def _has_garbage(self, segments: list[tuple[int, int]]) -> bool:
+        total = sum(size for _, size in segments)
+        return total > 2 * self.kernel.live_bytes + _GARBAGE_BYTES_MIN
+
+    # --- stopping ---------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Put on disk whatever is left, and let go of the directory."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self.journal.failed is None:
+            self.kernel.seal()
+            self.journal.commit_now(self.clock())
+        self.journal.close()
+
+
+def _new_message_id() -> str:
+    return secrets.token_hex(16)

@@ -1,0 +1,385 @@
+"""`$management` of an entity: peek, schedule, renew, settle by token, sessions, rules
+(WIRE section 8), and this broker's own additions.
+
+A request is a map; the answer has a status and a map. What changes something is answered
+only once it is on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from twinbus.amqp.errors import DecodeError
+from twinbus.amqp.types import (
+    ARRAY_OF_LONG,
+    ARRAY_OF_STRING,
+    ARRAY_OF_TIMESTAMP,
+    AmqpArray,
+    Int,
+    Symbol,
+    Timestamp,
+)
+from twinbus.core import errors, limits, names
+from twinbus.core.descriptions import LISTEN, MANAGE, SEND
+from twinbus.core.errors import BusError
+from twinbus.engine import records, settlement
+from twinbus.engine import stored as form
+from twinbus.engine.consumer import Consumer, Lock
+from twinbus.engine.entities import Entity, Holder, Subscription
+from twinbus.engine.index import ACTIVE, DEFERRED, DEFERRED_LOCKED, LOCKED, SCHEDULED
+from twinbus.engine.message import take_in
+from twinbus.engine.namespace import Namespace
+from twinbus.engine.settlement import PLAIN_COMPLETE, Settlement
+from twinbus.engine.stream import Stream
+from twinbus.server import rules
+from twinbus.server.requests import Request
+
+if TYPE_CHECKING:
+    from twinbus.server.door import Visitor
+
+PREFIX = "com.microsoft:"
+# The Python SDK's way to say 'no filter' when it lists sessions.
+_ANY_TIME_MS = 253_402_300_800_000
+
+_STATES = {
+    "active": bytes((ACTIVE,)),
+    "locked": bytes((LOCKED, DEFERRED_LOCKED)),
+    "deferred": bytes((DEFERRED, DEFERRED_LOCKED)),
+    "scheduled": bytes((SCHEDULED,)),
+}
+_ALL_STATES = bytes((ACTIVE, LOCKED, DEFERRED, DEFERRED_LOCKED, SCHEDULED))
+_PURGED = {"active": ACTIVE, "deferred": DEFERRED, "scheduled": SCHEDULED}
+_WIRE_STATE = {DEFERRED: 1, DEFERRED_LOCKED: 1, SCHEDULED: 2}
+
+_SETTLEMENTS = {
+    "completed": settlement.COMPLETE,
+    "abandoned": settlement.ABANDON,
+    "defered": settlement.DEFER,
+    "suspended": settlement.DEAD_LETTER,
+}
+
+Body = dict[str, Any]
+
+
+class Management:
+    """The management node of one stream, as one connection sees it."""
+
+    def __init__(
+        self, visitor: Visitor, namespace: Namespace, entity: Entity, address: names.Address
+    ) -> None:
+        self._visitor = visitor
+        self._hub = visitor.bridge.hub
+        self._namespace = namespace
+        self._entity = entity
+        self._address = address
+        self._operations: dict[str, tuple[str, Callable[[Body], Body | None]]] = {
+            "peek-message": (LISTEN, self._peek),
+            "renew-lock": (LISTEN, self._renew_lock),
+            "renew-session-lock": (LISTEN, self._renew_session_lock),
+            "get-session-state": (LISTEN, self._get_session_state),
+            "set-session-state": (LISTEN, self._set_session_state),
+            "get-message-sessions": (LISTEN, self._get_message_sessions),
+            "receive-by-sequence-number": (LISTEN, self._receive_deferred),
+            "update-disposition": (LISTEN, self._update_disposition),
+            "batch-delete-messages": (LISTEN, self._batch_delete),
+            "schedule-message": (SEND, self._schedule),
+            "cancel-scheduled-message": (SEND, self._cancel),
+            "add-rule": (MANAGE, self._add_rule),
+            "remove-rule": (MANAGE, self._remove_rule),
+            "enumerate-rules": (LISTEN, self._enumerate_rules),
+            # Not Azure's: see docs/extensions.md.
+            "twinbus:purge": (LISTEN, self._purge),
+            "twinbus:undefer": (LISTEN, self._undefer),
+            "twinbus:resubmit": (MANAGE, self._resubmit),
+        }
+
+    # --- the frame around an operation ------------------------------------------------
+
+    def answer(self, request: Request) -> None:
+        self._entity.accessed_ms = self._hub.now_ms
+        try:
+            body = self._perform(request)
+        except BusError as error:
+            self._refuse(request, error)
+            return
+        except DecodeError as error:
+            self._refuse(request, BusError(errors.DECODE_ERROR, str(error)))
+            return
+        except (KeyError, TypeError, ValueError) as error:
+            self._refuse(
+                request,
+                BusError(errors.ARGUMENT_ERROR, f"The request's body is not as it must be: {error!r}"),
+            )
+            return
+        # Even a read may have seen what is not on disk yet: every answer waits for that.
+        self._hub.replies.call(lambda failure: self._reply(request, body, failure))
+
+    def _perform(self, request: Request) -> Body | None:
+        name = str(request.headers.get("operation") or "")
+        known = self._operations.get(name.removeprefix(PREFIX))
+        if known is None:
+            raise BusError(errors.NOT_IMPLEMENTED, f"The operation '{name}' is not known here.")
+        if self._entity.removed:
+            raise errors.entity_not_found(self._entity.path)
+        right, perform = known
+        node = f"{self._address.path}/{names.MANAGEMENT}"
+        self._visitor.require(node, right, self._hub.now_ms // 1000)
+        given = request.body if isinstance(request.body, dict) else {}
+        body = {str(key): value for key, value in given.items()}
+        body["associated-link-name"] = request.headers.get("associated-link-name")
+        if self._hub.refusing is not None and name.removeprefix(PREFIX) in ("schedule-message",):
+            raise self._hub.refusing
+        return perform(body)
+
+    def _reply(self, request: Request, body: Body | None, failure: BusError | None) -> None:
+        if failure is not None:
+            self._refuse(request, failure)
+            return
+        status = 204 if body is not None and not body else 200
+        headers: Body = {"statusCode": Int(status), "statusDescription": "OK"}
+        if status == 204:
+            headers["statusDescription"] = "No Content"
+            headers["errorCondition"] = Symbol(PREFIX + "message-not-found")
+            body = None
+        self._track(request, headers)
+        request.reply(headers, body)
+        self._visitor.bridge.touch()
+
+    def _refuse(self, request: Request, error: BusError) -> None:
+        text = self._hub.track(error, self._address.path)
+        headers: Body = {
+            "statusCode": Int(error.kind.status),
+            "statusDescription": text,
+            "errorCondition": Symbol(error.kind.condition),
+        }
+        self._track(request, headers)
+        request.reply(headers, None)
+        self._visitor.bridge.touch()
+
+    def _track(self, request: Request, headers: Body) -> None:
+        tracking_id = request.headers.get(PREFIX + "tracking-id")
+        if tracking_id is not None:
+            headers[PREFIX + "tracking-id"] = str(tracking_id)
+
+    def _holder(self) -> Holder:
+        if not isinstance(self._entity, Holder):
+            raise BusError(
+                errors.NOT_ALLOWED, f"'{self._entity.path}' is a topic: nothing is received from it."
+            )
+        return self._entity
+
+    def _stream(self) -> Stream:
+        return self._holder().stream(self._address.stream)
+
+    def _subscription(self) -> Subscription:
+        if not isinstance(self._entity, Subscription):
+            raise BusError(errors.NOT_ALLOWED, f"'{self._entity.path}' has no rules.")
+        return self._entity
+
+    # --- looking ----------------------------------------------------------------------
+
+    def _peek(self, body: Body) -> Body:
+        stream = self._entity.main if not isinstance(self._entity, Holder) else self._stream()
+        states = _ALL_STATES
+        if "state" in body:
+            states = _known(_STATES, body["state"])
+        seqs = stream.browse(
+            int(body["from-sequence-number"]),
+            max(0, min(int(body["message-count"]), limits.PEEK_COUNT_MAX)),
+            body.get("session-id"),
+            states,
+        )
+        messages: list[Body] = []
+        size = 0
+        for seq in seqs:
+            payload = _peeked(stream, seq, omit_body=bool(body.get("omit-message-body")))
+            size += len(payload)
+            if messages and size > limits.PEEK_BYTES_MAX:
+                break
+            messages.append({"message": payload})
+        return {"messages": messages} if messages else {}
+
+    def _get_message_sessions(self, body: Body) -> Body:
+        table = self._stream().sessions
+        since_ms = int(body["last-updated-time"])
+        found: list[str] = []
+        if table is not None:
+            if since_ms >= _ANY_TIME_MS:
+                found = [s.id for s in table.sessions.values() if s.live or s.state is not None]
+            else:
+                found = [s.id for s in table.sessions.values() if s.state_set_ms > since_ms]
+        skip, top = int(body["skip"]), int(body["top"])
+        page = sorted(found)[skip : skip + min(top, 100)]
+        if not page:
+            return {}
+        return {"skip": Int(skip + len(page)), "sessions-ids": AmqpArray(page, ARRAY_OF_STRING)}
+
+    # --- locks and settlement ---------------------------------------------------------
+
+    def _lock(self, token: UUID) -> Lock:
+        stream = self._stream()
+        raw = token.bytes
+        if raw[:8] != stream.token_high:
+            raise stream.lock_lost(None)
+        return stream.lock_by_low(int.from_bytes(raw[8:], "big"))
+
+    def _renew_lock(self, body: Body) -> Body:
+        locks = [self._lock(token) for token in body["lock-tokens"]]
+        ends = [Timestamp(self._stream().renew(lock, self._hub.now_ms)) for lock in locks]
+        return {"expirations": AmqpArray(ends, ARRAY_OF_TIMESTAMP)}
+
+    def _update_disposition(self, body: Body) -> None:
+        wanted = Settlement(_known(_SETTLEMENTS, body["disposition-status"]))
+        wanted.take_properties(body.get("properties-to-modify"))
+        wanted.reason = _text(body.get("deadletter-reason"))
+        wanted.description = _text(body.get("deadletter-description"))
+        holder = self._holder()
+        stream = self._stream()
+        locks = [self._lock(token) for token in body["lock-tokens"]]
+        for lock in locks:
+            stream.check_lock(lock, self._hub.now_ms)
+        for lock in locks:
+            wanted.apply(holder, stream, lock, self._hub.now_ms)
+
+    def _receive_deferred(self, body: Body) -> Body:
+        stream = self._stream()
+        now_ms = self._hub.now_ms
+        peek_lock = int(body["receiver-settle-mode"]) == 1
+        session = None
+        if stream.sessions is not None and body.get("session-id") is not None:
+            session = stream.check_session(str(body["session-id"]), now_ms)
+        seqs = [int(seq) for seq in body["sequence-numbers"]]
+        consumer = session.holder if session is not None else None
+        assert consumer is None or isinstance(consumer, Consumer)
+        locks = stream.fetch_deferred(seqs, session, consumer, now_ms)
+        messages: list[Body] = []
+        for lock in locks:
+            stored = stream.stored(lock.seq)
+            enqueued_ms = stream.enqueued_ms(lock.seq)
+            entry: Body = {}
+            if peek_lock:
+                low = lock.low.to_bytes(8, "big")
+                entry["lock-token"] = UUID(bytes=stream.token_high + low)
+                head = form.locked_head(
+                    stored, lock.seq, enqueued_ms, lock.delivery_count, stream.token_high, lock.low,
+                    lock.locked_until_ms,
+                )  # fmt: skip
+            else:
+                head = form.free_head(stored, lock.seq, enqueued_ms, lock.delivery_count)
+                PLAIN_COMPLETE.apply(self._holder(), stream, lock, now_ms)
+            entry["message"] = head + stored[form.bare_start(stored) :]
+            messages.append(entry)
+        return {"messages": messages}
+
+    # --- sessions ---------------------------------------------------------------------
+
+    def _renew_session_lock(self, body: Body) -> Body:
+        until_ms = self._stream().renew_session(str(body["session-id"]), self._hub.now_ms)
+        return {"expiration": Timestamp(until_ms)}
+
+    def _get_session_state(self, body: Body) -> Body:
+        table = self._stream().sessions
+        session = table.sessions.get(str(body["session-id"])) if table is not None else None
+        return {"session-state": None if session is None else session.state}
+
+    def _set_session_state(self, body: Body) -> None:
+        state = body.get("session-state")
+        if state is not None and not isinstance(state, bytes):
+            raise ValueError("session-state must be binary or null")
+        if state is not None and len(state) > limits.SESSION_STATE_BYTES_MAX:
+            raise BusError(
+                errors.MESSAGE_TOO_LARGE,
+                f"A session's state may have {limits.SESSION_STATE_BYTES_MAX} bytes at most.",
+            )
+        self._stream().set_session_state(str(body["session-id"]), state, self._hub.now_ms)
+
+    # --- scheduling -------------------------------------------------------------------
+
+    def _schedule(self, body: Body) -> Body:
+        messages = [
+            take_in(bytes(entry["message"]), self._hub.new_message_id) for entry in body["messages"]
+        ]
+        for message in messages:
+            self._entity.check(message)
+        seqs = [self._entity.publish_scheduled(message, self._hub.now_ms) for message in messages]
+        return {"sequence-numbers": AmqpArray(seqs, ARRAY_OF_LONG)}
+
+    def _cancel(self, body: Body) -> None:
+        self._entity.main.cancel([int(seq) for seq in body["sequence-numbers"]])
+
+    # --- rules ------------------------------------------------------------------------
+
+    def _add_rule(self, body: Body) -> None:
+        rule = rules.from_map(str(body["rule-name"]), body["rule-description"])
+        self._namespace.create_rule(self._subscription(), rule, self._hub.now_ms)
+
+    def _remove_rule(self, body: Body) -> None:
+        self._namespace.delete_rule(self._subscription(), str(body["rule-name"]))
+
+    def _enumerate_rules(self, body: Body) -> Body:
+        skip, top = int(body.get("skip") or 0), int(body.get("top") or 100)
+        known = list(self._subscription().rules.values())[skip : skip + top]
+        if not known:
+            return {}
+        return {"rules": [{"rule-description": rules.to_wire(rule.description)} for rule in known]}
+
+    # --- deleting in bulk, and what is not Azure's ------------------------------------
+
+    def _batch_delete(self, body: Body) -> Body:
+        before_ms = int(body["enqueued-time-utc"])
+        stream = self._stream()
+        deleted = 0
+        for seq in stream.browse(1, stream.index.live, body.get("session-id"), bytes((ACTIVE,))):
+            if deleted == int(body["message-count"]):
+                break
+            if stream.enqueued_ms(seq) <= before_ms:
+                stream.remove(seq, records.PURGED)
+                deleted += 1
+        return {"message-count": Int(deleted)} if deleted else {}
+
+    def _purge(self, body: Body) -> Body:
+        stream = self._stream()
+        state = _known(_PURGED, body["state"])
+        wanted = int(body.get("message-count") or limits.PURGE_COUNT_MAX)
+        count_max = min(wanted, limits.PURGE_COUNT_MAX)
+        seqs = stream.browse(1, count_max, None, bytes((state,)))
+        for seq in seqs:
+            stream.remove(seq, records.PURGED)
+        return {"message-count": Int(len(seqs))}
+
+    def _undefer(self, body: Body) -> None:
+        stream = self._stream()
+        seqs = [int(seq) for seq in body["sequence-numbers"]]
+        for seq in seqs:
+            stream.check_deferred(seq)
+        for seq in seqs:
+            stream.undefer(seq)
+
+    def _resubmit(self, body: Body) -> Body:
+        holder = self._holder()
+        seqs = [int(seq) for seq in body["sequence-numbers"]]
+        count = holder.resubmit(self._stream(), seqs, self._hub.now_ms)
+        return {"message-count": Int(count)}
+
+
+def _peeked(stream: Stream, seq: int, *, omit_body: bool) -> bytes:
+    stored = stream.stored(seq)
+    state = _WIRE_STATE.get(stream.index.state(seq), 0)
+    count = stream.counts.get(seq, 0)
+    start = form.bare_start(stored)
+    if omit_body:
+        stored, start = form.without_body(stored)
+    head = form.free_head(stored, seq, stream.enqueued_ms(seq), count, state)
+    return head + stored[start:]
+
+
+def _known(table: dict[str, Any], name: object) -> Any:
+    if name not in table:
+        raise ValueError(f"'{name}' is none of {', '.join(table)}")
+    return table[str(name)]
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)

@@ -1,0 +1,154 @@
+"""A broker with its namespaces and AMQP ports, from a configuration: what `serve` runs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from twinbus.core import errors
+from twinbus.core.descriptions import (
+    LISTEN,
+    MANAGE,
+    SEND,
+    AuthorizationRule,
+    QueueDescription,
+    SubscriptionDescription,
+)
+from twinbus.core.errors import BusError
+from twinbus.engine.namespace import Namespace
+from twinbus.server.administration import NamespaceAdministration
+from twinbus.server.authorization import Guard
+from twinbus.server.broker import Broker
+from twinbus.server.config import Config, NamespaceConfig
+from twinbus.server.door import FrontDoor
+from twinbus.server.listener import AmqpListener
+
+log = logging.getLogger(__name__)
+
+ROOT_POLICY = "RootManageSharedAccessKey"
+D = TypeVar("D", QueueDescription, SubscriptionDescription)
+
+_LOOPBACK = ("localhost", "127.0.0.1", "::1", "[::1]", "")
+
+
+class Service:
+    """Also tells namespaces apart by host name, for AMQP (`resolve`) and HTTP alike."""
+
+    def __init__(self, data_dir: Path, config: Config, key: str, *, checks: bool = True) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._config = config
+        self.broker = Broker(data_dir, config.memory_bytes_max, self._loop)
+        root = AuthorizationRule(ROOT_POLICY, [MANAGE, SEND, LISTEN], key, "")
+        self._namespaces: list[tuple[NamespaceConfig, Namespace, Guard]] = []
+        now_ms = self.broker.begin_turn()
+        for wanted in config.namespaces:
+            namespace = self.broker.engine.namespace(wanted.name, now_ms)
+            guard = Guard(namespace, [root], checks=checks)
+            self._namespaces.append((wanted, namespace, guard))
+        self.door = FrontDoor(self, self._call_later)
+        self.amqp = AmqpListener(self.broker, self.door)
+
+    def _call_later(self, delay_ms: int, call: Callable[[], None]) -> None:
+        def run() -> None:
+            self.broker.begin_turn()
+            call()
+
+        self._loop.call_later(delay_ms / 1000, run)
+
+    # --- namespaces -------------------------------------------------------------------
+
+    def resolve(self, host: str | None) -> tuple[Namespace, Guard]:
+        """Find the namespace that a host name means.
+
+        Its own hosts, or a first label equal to its name. A loopback name, or any name where
+        there is but one namespace, means the first.
+        """
+        name = _bare(host or "")
+        for wanted, namespace, guard in self._namespaces:
+            if name in [h.casefold() for h in wanted.hosts]:
+                return namespace, guard
+        for _, namespace, guard in self._namespaces:
+            if name.partition(".")[0] == namespace.name.casefold():
+                return namespace, guard
+        if len(self._namespaces) == 1 or name in _LOOPBACK:
+            return self._namespaces[0][1], self._namespaces[0][2]
+        known = ", ".join(namespace.name for _, namespace, _ in self._namespaces)
+        raise BusError(
+            errors.NOT_FOUND,
+            f"No service is hosted at '{host}': the namespaces here are {known}. Use"
+            " <namespace>.<domain> as the host name, or list the host in the configuration.",
+        )
+
+    def all(self) -> list[tuple[Namespace, Guard]]:
+        return [(namespace, guard) for _, namespace, guard in self._namespaces]
+
+    def namespace_for(self, host: str) -> NamespaceAdministration:
+        namespace, guard = self.resolve(host)
+        return NamespaceAdministration(self.broker, namespace, guard)
+
+    def hosts(self) -> list[str]:
+        """Every host name that a certificate should hold."""
+        named = [host for wanted, _, _ in self._namespaces for host in wanted.hosts]
+        return named + [f"{namespace.name}.localhost" for _, namespace, _ in self._namespaces]
+
+    # --- starting and stopping --------------------------------------------------------
+
+    async def make_entities(self) -> None:
+        """Make what the configuration names and the journal does not know yet."""
+        now_ms = self.broker.begin_turn()
+        for wanted, namespace, _ in self._namespaces:
+            _make_entities(wanted, namespace, now_ms)
+        await self.broker.durable()
+
+    async def listen(self, host: str | None, port: int, tls: ssl.SSLContext | None = None) -> int:
+        return await self.amqp.listen(host, port, tls)
+
+    async def close(self) -> None:
+        await self.amqp.close()
+        if self.broker.journal.failed is None:
+            await self.broker.durable()
+        self.broker.close()
+
+
+def _make_entities(wanted: NamespaceConfig, namespace: Namespace, now_ms: int) -> None:
+    """Forwarding is set in a second step: its target may be made after its source."""
+    forwarding: list[QueueDescription | SubscriptionDescription] = []
+    for topic in wanted.topics:
+        if namespace.find(topic.name) is None:
+            namespace.create_topic(topic, now_ms)
+    for queue in wanted.queues:
+        if namespace.find(queue.name) is None:
+            namespace.create_queue(_unforwarded(queue), now_ms)
+            forwarding.append(queue)
+    for subscription, rules in wanted.subscriptions:
+        known = namespace.topic(subscription.topic).subscriptions
+        if subscription.name.casefold() in known:
+            continue
+        first = rules[0] if rules else None
+        made = namespace.create_subscription(_unforwarded(subscription), first, now_ms)
+        for rule in rules[1:]:
+            namespace.create_rule(made, rule, now_ms)
+        forwarding.append(subscription)
+    for description in forwarding:
+        if description.forward_to or description.forward_dead_lettered_messages_to:
+            if isinstance(description, QueueDescription):
+                namespace.update_queue(description, now_ms)
+            else:
+                namespace.update_subscription(description, now_ms)
+
+
+def _unforwarded(description: D) -> D:
+    return replace(description, forward_to=None, forward_dead_lettered_messages_to=None)
+
+
+def _bare(host: str) -> str:
+    """A host name without port, in lower case."""
+    host = host.casefold()
+    if host.startswith("["):
+        return host.partition("]")[0] + "]"
+    return host.partition(":")[0] if host.count(":") <= 1 else host

@@ -1,0 +1,325 @@
+"""What each refusal does (P4, P5, P6, P9), against namespaces that refuse as told."""
+
+import asyncio
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.exceptions import (
+    MessageSizeExceededError,
+    ServiceBusAuthenticationError,
+    ServiceBusError,
+    ServiceBusServerBusyError,
+)
+from tests.pairing.scripted import ScriptedNamespace
+
+from twinbus.pairing import (
+    BacklogMessageTooLargeError,
+    BacklogSendError,
+    PairClosedError,
+    PairedServiceBusClient,
+    SendAvailabilityPairedNamespaceOptions,
+    sender,
+)
+from twinbus.pairing.events import (
+    BacklogQueueDropped,
+    EntityCleared,
+    EntityFailedOver,
+    EntityRecovered,
+    EntitySuspected,
+    Event,
+    PingSent,
+)
+
+ANYTHING = ServiceBusMessage("body", message_id="m")
+COUNTING = [
+    "amqp:internal-error",
+    "com.microsoft:timeout",
+    "com.microsoft:entity-disabled",
+    "amqp:resource-limit-exceeded",
+    "amqp:not-found",
+]
+NOT_COUNTING = [
+    "amqp:unauthorized-access",
+    "amqp:not-allowed",
+    "amqp:link:message-size-exceeded",
+    "com.microsoft:argument-error",
+]
+
+
+class EveryQueueExists:
+    """Administration of a scripted namespace, which has whatever queue it is asked for."""
+
+    async def get_queue(self, name: str) -> None:
+        return None
+
+    async def close(self) -> None:
+        return None
+
+
+@pytest.fixture
+def primary() -> Iterator[ScriptedNamespace]:
+    with ScriptedNamespace() as namespace:
+        yield namespace
+
+
+@pytest.fixture
+def secondary() -> Iterator[ScriptedNamespace]:
+    with ScriptedNamespace() as namespace:
+        yield namespace
+
+
+def a_pair(
+    primary: ScriptedNamespace, secondary: ScriptedNamespace, **settings: Any
+) -> tuple[PairedServiceBusClient, list[Event]]:
+    events: list[Event] = []
+    defaults: dict[str, Any] = {
+        "failover_interval": timedelta(0),
+        "ping_primary_interval": timedelta(seconds=1),
+        "operation_timeout": timedelta(seconds=5),
+    }
+    options = SendAvailabilityPairedNamespaceOptions(
+        secondary=secondary.connection_string,
+        administration=EveryQueueExists(),
+        **(defaults | settings),
+    )
+    client = PairedServiceBusClient(primary.connection_string, options, on_event=events.append)
+    return client, events
+
+
+async def until(condition: Any, seconds: float = 10) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+async def test_p4_p5_what_counts_fails_over(
+    primary: ScriptedNamespace, secondary: ScriptedNamespace
+) -> None:
+    primary.answer = lambda entity, number: entity
+    client, events = a_pair(primary, secondary)
+    async with client:
+        senders = [client.get_queue_sender(condition) for condition in COUNTING]
+        await asyncio.gather(*(each.send_messages(ANYTHING) for each in senders))
+        failed = {event.path for event in events if isinstance(event, EntityFailedOver)}
+        assert failed == set(COUNTING)
+        assert len(secondary.accepted) == len(COUNTING)
+        assert not client.status().healthy
+
+
+async def test_p4_what_does_not_count_is_raised(
+    primary: ScriptedNamespace, secondary: ScriptedNamespace
+) -> None:
+    primary.answer = lambda entity, number: entity if number == 0 else None
+    client, events = a_pair(primary, secondary)
+    async with client:
+        senders = [client.get_queue_sender(condition) for condition in NOT_COUNTING]
+        refusals = await asyncio.gather(
+            *(each.send_messages(ANYTHING) for each in senders), return_exceptions=True
+        )
+        assert all(isinstance(refusal, ServiceBusError) for refusal in refusals)
+        await asyncio.gather(*(each.send_messages(ANYTHING) for each in senders))
+        assert events == []
+        assert secondary.offered == []
+
+
+async def test_p4_wrong_key_is_raised(
+    primary: ScriptedNamespace, secondary: ScriptedNamespace
+) -> None:
+    primary.token_status = 401
+    client, events = a_pair(primary, secondary)
+    async with client, client.get_queue_sender("orders") as paired:
+        with pytest.raises(ServiceBusAuthenticationError):
+            await paired.send_messages(ANYTHING)
+        assert events == []
+
+
+async def test_p4_a_missing_entity_is_no_wrong_key(
+    primary: ScriptedNamespace, secondary: ScriptedNamespace
+) -> None:
+    primary.token_status = 404
+    client, _ = a_pair(primary, secondary)
+    async with client, client.get_queue_sender("orders") as paired:
+        await paired.send_messages(ANYTHING)
+        assert len(secondary.accepted) == 1
+
+
+async def test_p4_busy_waits_and_sends_again_to_the_primary(
+    primary: ScriptedNamespace, secondary: ScriptedNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert sender.SERVER_BUSY_WAIT_S == 10
+    monkeypatch.setattr(sender, "SERVER_BUSY_WAIT_S", 0.3)
+    primary.answer = lambda entity, number: "com.microsoft:server-busy" if number < 2 else None
+    client, events = a_pair(primary, secondary)
+    async with client, client.get_queue_sender("orders") as paired:
+        began = asyncio.get_running_loop().time()
+        await paired.send_messages(ANYTHING)
+        assert asyncio.get_running_loop().time() - began >= 0.6
+        assert len(primary.accepted) == 1
+        assert events == []
+        primary.answer = lambda entity, number: "com.microsoft:server-busy"
+        with pytest.raises(ServiceBusServerBusyError):
+            await paired.send_messages(ANYTHING, timeout=1)
+        assert secondary.offered == []
+
+
+async def test_p5_suspicion_ends_with_a_success(
+    primary: ScriptedNamespace, secondary: ScriptedNamespace
+) -> None:
+    primary.answer = lambda entity, number: "amqp:internal-error" if number == 0 else None
+    client, events = a_pair(primary, secondary, failover_interval=timedelta(seconds=30))
+    async with client, client.get_queue_sender("orders") as paired:
+        with pytest.raises(ServiceBusError):
+            await paired.send_messages(ANYTHING)
+        assert isinstance(events[-1], EntitySuspected)
+        await paired.send_messages(ANYTHING)
+        assert events[-1] == EntityCleared("orders")
+        assert secondary.offered == []
+
+
+async def test_p5_failover_engages_when_the_interval_is_over_without_another_send(
+    primary: ScriptedNamespace, secondary: ScriptedNamespace
+) -> None:
+    primary.answer = lambda entity, number: "amqp:internal-error"
+    client, events = a_pair(primary, secondary, failover_interval=timedelta(seconds=0.3))
+    async with client, client.get_queue_sender("orders") as paired:
+        with pytest.raises(ServiceBusError):
+            await paired.send_messages(ANYTHING)
+        await until(lambda: any(isinstance(event, EntityFailedOver) for event in events))
+        offered = len(primary.offered)
+        await paired.send_messages(ANYTHING)
+        assert len(primary.offered) == offered
+        assert len(secondary.accepted) == 1
+
+
+async def test_p6_p7_p10_pings_run_until_one_succeeds_and_all_senders_return(
+    primary: ScriptedNamespace, secondary: ScriptedNamespace
+) -> None:
+    primary.answer = lambda entity, number: "amqp:internal-error" if number < 2 else None
+    client, events = a_pair(primary, secondary)
+    async with client:
+        one, other = client.get_queue_sender("orders"), client.get_queue_sender("ORDERS")
+        await one.send_messages(ANYTHING)
+        await other.send_messages(ANYTHING)
+        assert len(primary.offered) == 1
+        assert len(secondary.accepted) == 2
+        await until(lambda: isinstance(events[-1], EntityRecovered))
+        pings = [event for event in events if isinstance(event, PingSent)]
+        assert [ping.error is None for ping in pings] == [False, True]
+        assert b"application/vnd.ms-servicebus-ping" in primary.accepted[0][1]
+        await one.send_messages(ANYTHING)
+        await other.send_messages(ANYTHING)
+        assert [entity for entity, _ in primary.accepted[1:]] == ["orders", "orders"]
+        await asyncio.sleep(1.2)
+        assert [event for event in events if isinstance(event, PingSent)] == pings
+
+
+async def test_p6_only_the_entity_that_failed_is_off(
+    primary: ScriptedNamespace, secondary: ScriptedNamespace
+) -> None:
+    primary.answer = lambda entity, number: "amqp:internal-error" if entity == "bad" else None
+    client, _ = a_pair(primary, secondary)
+    async with client:
+        await client.get_queue_sender("bad").send_messages(ANYTHING)
+        await client.get_topic_sender("good").send_messages(ANYTHING)
+        assert [entity for entity, _ in primary.accepted] == ["good"]
+        states = {entity.path: entity.state for entity in client.status().entities}
+        assert states == {"bad": "failed over", "good": "healthy"}
+
+
+async def test_p6_a_failing_backlog_queue_leaves_the_rotation_for_every_sender(
+    primary: ScriptedNamespace, secondary: ScriptedNamespace
+) -> None:
+    primary.answer = lambda entity, number: "amqp:internal-error"
+    bad = ["localhost/x-servicebus-transfer/0", "localhost/x-servicebus-transfer/1"]
+    secondary.answer = lambda entity, number: "amqp:internal-error" if entity in bad else None
+    client, events = a_pair(
+        primary, secondary, backlog_queue_count=3, ping_primary_interval=timedelta(seconds=60)
+    )
+    async with client:
+        senders = [client.get_queue_sender("orders") for _ in range(12)]
+        await asyncio.gather(*(each.send_messages(ANYTHING) for each in senders))
+        assert {entity for entity, _ in secondary.accepted} == {"localhost/x-servicebus-transfer/2"}
+        assert len(secondary.accepted) == 12
+        dropped = [event.queue for event in events if isinstance(event, BacklogQueueDropped)]
+        assert sorted(dropped) == sorted(set(dropped))
+        assert set(dropped) <= set(bad)
+        rotation = {queue.name for queue in client.status().backlog_queues if queue.in_rotation}
+        assert rotation == {f"localhost/x-servicebus-transfer/{i}" for i in range(3)} - set(dropped)
+
+
+async def test_p6_no_backlog_queue_left_shows_both_errors(
+    primary: ScriptedNamespace, secondary: ScriptedNamespace
+) -> None:
+    primary.answer = lambda entity, number: "com.microsoft:entity-disabled"
+    secondary.answer = lambda entity, number: "amqp:resource-limit-exceeded"
+    client, _ = a_pair(primary, secondary, backlog_queue_count=2)
+    async with client, client.get_queue_sender("orders") as paired:
+        with pytest.raises(BacklogSendError) as caught:
+            await paired.send_messages(ANYTHING)
+        assert "entity-disabled" in str(caught.value)
+        assert "resource-limit-exceeded" in str(caught.value)
+        assert len(secondary.offered) == 2
+        with pytest.raises(BacklogSendError, match="entity-disabled"):
+            await paired.send_messages(ANYTHING)
+        assert len(secondary.offered) == 2
+        secondary.answer = lambda entity, number: None
+        await asyncio.sleep(1.1)
+        await paired.send_messages(ANYTHING)
+
+
+async def test_p9_too_large_for_the_backlog_says_so(
+    primary: ScriptedNamespace, secondary: ScriptedNamespace
+) -> None:
+    primary.answer = lambda entity, number: None if number == 0 else "amqp:internal-error"
+    client, events = a_pair(primary, secondary)
+    near_the_limit = ServiceBusMessage(b"x" * (262_144 - 74))
+    async with client, client.get_queue_sender("orders") as paired:
+        await paired.send_messages(near_the_limit)
+        with pytest.raises(BacklogMessageTooLargeError, match=r"adds about \d+ bytes") as caught:
+            await paired.send_messages(near_the_limit)
+        assert isinstance(caught.value, MessageSizeExceededError)
+        assert secondary.accepted == []
+        assert not any(isinstance(event, BacklogQueueDropped) for event in events)
+        await paired.send_messages(ANYTHING)
+
+
+async def test_a_full_batch_goes_to_the_backlog_in_several_transfers(
+    primary: ScriptedNamespace, secondary: ScriptedNamespace
+) -> None:
+    client, _ = a_pair(primary, secondary)
+    async with client, client.get_queue_sender("orders") as paired:
+        batch = await paired.create_message_batch()
+        while True:
+            try:
+                batch.add_message(ServiceBusMessage(b"x" * 1000, session_id="s"))
+            except MessageSizeExceededError:
+                break
+        primary.answer = lambda entity, number: "amqp:internal-error"
+        await paired.send_messages(batch)
+        assert len(secondary.accepted) == 2
+        again = await paired.create_message_batch()
+        assert again.max_size_in_bytes == 262_144
+
+
+async def test_many_callers_share_a_sender(
+    primary: ScriptedNamespace, secondary: ScriptedNamespace
+) -> None:
+    client, _ = a_pair(primary, secondary)
+    async with client, client.get_queue_sender("orders", max_in_flight=4) as paired:
+        bodies = [ServiceBusMessage(str(i)) for i in range(60)]
+        await asyncio.gather(*(paired.send_messages(body) for body in bodies))
+        assert len(primary.offered) == 60
+
+
+async def test_p12_a_closed_pair_takes_nothing(
+    primary: ScriptedNamespace, secondary: ScriptedNamespace
+) -> None:
+    client, _ = a_pair(primary, secondary)
+    async with client:
+        paired = client.get_queue_sender("orders")
+        await paired.send_messages(ANYTHING)
+    with pytest.raises(PairClosedError):
+        await paired.send_messages(ANYTHING)

@@ -1,0 +1,360 @@
+"""Sessions: windows both ways, messages in several frames, dispositions in ranges."""
+
+from __future__ import annotations
+
+import pytest
+from amqp_client import (
+    DETACH,
+    DISPOSITION,
+    FLOW,
+    OPEN,
+    TRANSFER,
+    Frame,
+    Peer,
+    Recorder,
+    accepted,
+)
+
+from twinbus.amqp.framing import AMQP_HEADER
+from twinbus.amqp.link import Link
+from twinbus.amqp.outcomes import ACCEPTED, KIND_ACCEPTED, KIND_MODIFIED, Outcome
+from twinbus.amqp.session import INCOMING_WINDOW
+from twinbus.amqp.types import Described, UInt, ULong
+
+TAG = b"0123456789abcdef"
+
+
+def joined(*, window: int = 5000, frame_size: int = 65536, links: int = 1) -> tuple[Peer, Link]:
+    """A peer with receiving links that gave plenty of credit."""
+    peer = Peer()
+    peer.write(AMQP_HEADER)
+    peer.send(OPEN, ["client", None, UInt(frame_size)])
+    peer.begin(window=window)
+    for handle in range(links):
+        peer.attach(handle, receiver=True)
+        peer.flow(handle, 1000, window=window)
+    peer.recorder.calls.clear()
+    return peer, peer.recorder.links[0]
+
+
+def deliver(link: Link, context: object = None, body: bytes = b"x") -> int:
+    return link.deliver(TAG, 0, False, b"", body, context)
+
+
+# ---------------------------------------------------------------------------------------
+# The peer's window
+
+
+def test_delivery_ids_are_consecutive_over_all_links() -> None:
+    """rhea throws on a gap."""
+    peer, _ = joined(links=3)
+    ids = [deliver(link) for link in peer.recorder.links * 2]
+    assert ids == [0, 1, 2, 3, 4, 5]
+
+
+def test_the_peer_s_window_is_respected() -> None:
+    peer, link = joined(window=2)
+    assert link.session.can_send()
+    deliver(link)
+    deliver(link)
+    assert not link.session.can_send()
+    peer.flow(0, 1000, seen=1, window=2)
+    assert link.session.can_send()
+    deliver(link)
+    assert not link.session.can_send()
+
+
+def test_all_senders_hear_of_a_window_that_reopened() -> None:
+    peer, link = joined(window=1, links=3)
+    peer.attach(7, receiver=False)
+    deliver(link)
+    peer.recorder.calls.clear()
+    peer.send(FLOW, [UInt(1), UInt(5), UInt(0), UInt(5)])
+    assert [call[1] for call in peer.recorder.of("flow")] == [0, 1, 2]
+    peer.recorder.calls.clear()
+    peer.flow(1, 10, seen=1)
+    assert [call[1] for call in peer.recorder.of("flow")] == [1]
+
+
+def test_a_flow_of_a_peer_that_has_not_seen_our_begin() -> None:
+    peer, link = joined(window=3)
+    deliver(link)
+    peer.send(FLOW, [None, UInt(3), UInt(0), UInt(5)])
+    assert link.session.remote_incoming_window == 2
+
+
+def test_a_flow_for_an_unknown_handle_counts_for_the_session() -> None:
+    peer, link = joined(window=1)
+    peer.flow(99, 10, window=50)
+    assert link.session.remote_incoming_window == 50
+    assert not peer.server.finished
+
+
+def test_a_session_s_echo_is_answered() -> None:
+    peer, link = joined()
+    deliver(link)
+    peer.read()
+    flow = peer.send(
+        FLOW, [UInt(0), UInt(9), UInt(0), UInt(9), None, None, None, None, False, True]
+    )[0]
+    assert flow.fields == [0, INCOMING_WINDOW, 1, 5000]
+
+
+# ---------------------------------------------------------------------------------------
+# Our window
+
+
+def test_our_window_is_topped_up_unasked() -> None:
+    peer = Peer(Recorder(credit=0)).handshake()
+    peer.attach(0, receiver=False)
+    flows: list[Frame] = []
+    for i in range(INCOMING_WINDOW):
+        flows += peer.transfer(0, i, b"")
+    assert [flow.fields for flow in flows] == [
+        [INCOMING_WINDOW // 2, INCOMING_WINDOW, 0, 5000],
+        [INCOMING_WINDOW, INCOMING_WINDOW, 0, 5000],
+    ]
+
+
+def test_transfer_ids_wrap() -> None:
+    peer = Peer()
+    peer.write(AMQP_HEADER)
+    peer.send(OPEN, ["client"])
+    peer.send(0x11, [None, UInt(2**32 - 1), UInt(10), UInt(10)])
+    peer.attach(0, receiver=False)
+    peer.transfer(0, 0, b"")
+    assert peer.server.sessions[0].next_incoming_id == 0
+
+
+# ---------------------------------------------------------------------------------------
+# Messages in several frames
+
+
+@pytest.mark.parametrize("length", [400, 512, 513, 1000, 5000])
+@pytest.mark.parametrize("settled", [True, False])
+def test_large_messages_are_cut_to_the_peer_s_frames(length: int, settled: bool) -> None:
+    peer, link = joined(frame_size=512)
+    payload = bytes(i % 251 for i in range(length))
+    link.deliver(TAG, 0, settled, payload[:100], payload[100:], None)
+    data = peer.server.take_output()
+    frames = sizes(data)
+    assert max(frames) <= 512
+    if length >= 1000:
+        assert frames[0] == 512, "frames are filled"
+    peer.server.output.append(data)
+    heard = peer.read()
+    assert b"".join([transfer.payload for transfer in heard]) == payload
+    assert [transfer[5] for transfer in heard] == [True] * (len(heard) - 1) + [False]
+    assert {transfer[4] for transfer in heard} == {settled}
+    assert (heard[0][1], heard[0][2]) == (0, TAG)
+
+
+def sizes(data: bytes) -> list[int]:
+    found: list[int] = []
+    pos = 0
+    while pos < len(data):
+        found.append(int.from_bytes(data[pos : pos + 4], "big"))
+        pos += found[-1]
+    return found
+
+
+def test_the_rest_waits_for_the_window() -> None:
+    peer, link = joined(frame_size=512, window=2)
+    payload = b"y" * 2000
+    deliver(link, "large", payload)
+    heard = peer.read()
+    assert len(heard) == 2
+    assert not link.session.can_send()
+    heard += peer.flow(0, 1000, seen=2, window=1)
+    assert len(heard) == 3
+    assert peer.recorder.of("flow")[-1] == ("flow", 0, 999, False)
+    assert not link.session.can_send()
+    peer.recorder.calls.clear()
+    heard += peer.flow(0, 1000, seen=3, window=10)
+    assert b"".join([transfer.payload for transfer in heard]) == payload
+    assert heard[-1][5] is False
+    assert link.session.can_send()
+    assert link.session.remote_incoming_window == 10 - (len(heard) - 3)
+
+
+def test_the_rest_of_a_detached_link_is_dropped() -> None:
+    peer, link = joined(frame_size=512, window=1, links=2)
+    deliver(link, "large", b"y" * 2000)
+    peer.read()
+    peer.send(DETACH, [UInt(0), True])
+    assert link.take_unsettled() == ["large"]
+    assert [heard.code for heard in peer.flow(1, 10, seen=1, window=10)] == []
+    assert link.session.can_send()
+
+
+def test_another_link_s_end_leaves_the_rest_alone() -> None:
+    peer, link = joined(frame_size=512, window=1, links=2)
+    deliver(link, "large", b"y" * 600)
+    peer.read()
+    peer.send(DETACH, [UInt(1), True])
+    assert [heard.code for heard in peer.flow(0, 10, seen=1, window=10)] == [TRANSFER]
+
+
+# ---------------------------------------------------------------------------------------
+# Dispositions
+
+
+def outcomes(peer: Peer) -> list[tuple[object, int, bool]]:
+    return [(call[1], call[2], call[3]) for call in peer.recorder.of("outcome")]
+
+
+def test_settled_outcomes_are_forgotten_at_once() -> None:
+    """R4, R5"""
+    peer, link = joined()
+    deliver(link, "a")
+    peer.disposition(0, None, settled=True, state=accepted())
+    assert outcomes(peer) == [("a", 0, True)]
+    assert peer.recorder.calls[-1] == ("outcomes_end", 0)
+    peer.disposition(0, None, settled=True, state=accepted())
+    assert len(outcomes(peer)) == 1
+    assert link.session.owners == {}
+
+
+def test_unsettled_outcomes_wait_for_our_answer() -> None:
+    """R5: every settlement is answered."""
+    peer, link = joined()
+    deliver(link, "a")
+    peer.read()
+    assert peer.disposition(0, 0, settled=False, state=accepted()) == []
+    assert outcomes(peer) == [("a", 0, False)]
+    link.session.settle_outgoing(0, 0, ACCEPTED)
+    answer = peer.read()[0]
+    assert answer.code == DISPOSITION
+    assert answer.fields == [False, 0, 0, True, accepted()]
+    peer.disposition(0, 0, settled=False, state=accepted())
+    assert len(outcomes(peer)) == 1
+
+
+def test_a_range_shares_one_outcome() -> None:
+    peer, _ = joined(links=2)
+    for i in range(10):
+        deliver(peer.recorder.links[i % 2], f"m{i}")
+    state = Described(ULong(0x27), [True, False])
+    peer.disposition(2, 5, settled=True, state=state)
+    calls = peer.recorder.of("outcome")
+    assert [call[1] for call in calls] == ["m2", "m3", "m4", "m5"]
+    assert len({id(call[4]) for call in calls}) == 1
+    assert calls[0][4].kind == KIND_MODIFIED
+    assert peer.recorder.of("outcomes_end") == [("outcomes_end", 0)]
+
+
+def test_a_range_of_everything_does_not_hang() -> None:
+    peer, link = joined()
+    for i in range(5):
+        deliver(link, i)
+    peer.disposition(0, 2**32 - 1, settled=True, state=accepted())
+    assert [found[0] for found in outcomes(peer)] == [0, 1, 2, 3, 4]
+    peer.disposition(0, 2**32 - 1, settled=True, state=accepted())
+    assert len(outcomes(peer)) == 5
+
+
+def test_ranges_with_holes_and_beyond_the_end() -> None:
+    peer, link = joined()
+    for i in range(6):
+        deliver(link, i)
+    peer.disposition(1, 1, settled=True, state=accepted())
+    peer.disposition(3, 3, settled=True, state=accepted())
+    peer.recorder.calls.clear()
+    peer.disposition(0, 3, settled=True, state=accepted())
+    assert [found[0] for found in outcomes(peer)] == [0, 2]
+    peer.disposition(4, 900, settled=True, state=accepted())
+    assert [found[0] for found in outcomes(peer)] == [0, 2, 4, 5]
+
+
+def test_ranges_wrap_around() -> None:
+    peer, link = joined()
+    link.session.next_delivery_id = 2**32 - 2
+    assert [deliver(link, i) for i in range(5)] == [2**32 - 2, 2**32 - 1, 0, 1, 2]
+    peer.disposition(2**32 - 1, 1, settled=True, state=accepted())
+    assert [found[0] for found in outcomes(peer)] == [1, 2, 3]
+
+
+def test_our_answer_may_cover_a_range() -> None:
+    peer, link = joined()
+    for i in range(4):
+        deliver(link, i)
+    peer.read()
+    link.session.settle_outgoing(0, 2, ACCEPTED)
+    assert peer.read()[0].fields[1:3] == [0, 2]
+    assert list(link.session.owners) == [3]
+
+
+def test_a_disposition_without_state() -> None:
+    peer, link = joined()
+    deliver(link, "a")
+    peer.send(DISPOSITION, [True, UInt(0), None, True])
+    assert peer.recorder.of("outcome")[0][4].kind == 0
+
+
+def test_a_sender_s_disposition_is_ignored() -> None:
+    peer, link = joined()
+    deliver(link, "a")
+    peer.send(DISPOSITION, [False, UInt(0), None, True, accepted()])
+    assert peer.recorder.calls == []
+
+
+def test_a_handler_may_answer_inside_the_outcome() -> None:
+    class Prompt(Recorder):
+        def on_outcome(
+            self, context: object, delivery_id: int, settled: bool, outcome: Outcome
+        ) -> None:
+            super().on_outcome(context, delivery_id, settled, outcome)
+            assert isinstance(context, Link)
+            context.session.settle_outgoing(delivery_id, delivery_id, ACCEPTED)
+            if delivery_id == 1:
+                context.detach("amqp:link:detach-forced", "enough")
+
+    peer = Peer(Prompt()).handshake()
+    peer.attach(0, receiver=True)
+    peer.flow(0, 100)
+    link = peer.recorder.links[0]
+    for _ in range(4):
+        deliver(link, link)
+    peer.read()
+    heard = peer.disposition(0, 2**32 - 1, settled=False, state=accepted())
+    assert [reply.code for reply in heard] == [DISPOSITION, DISPOSITION, DETACH]
+    assert len(link.take_unsettled()) == 2
+
+
+def test_what_we_received_is_settled_in_ranges() -> None:
+    """S1, S3: outcomes may come in any order and together."""
+    peer = Peer().handshake()
+    peer.attach(0, receiver=False)
+    session = peer.recorder.links[0].session
+    session.settle_incoming(5, 9, ACCEPTED)
+    session.settle_incoming(1, 1, ACCEPTED)
+    answers = peer.read()
+    assert [answer.fields[:4] for answer in answers] == [
+        [True, 5, 9, True],
+        [True, 1, 1, True],
+    ]
+    assert answers[0][4].descriptor == KIND_ACCEPTED
+
+
+def test_an_ended_session_takes_late_answers() -> None:
+    peer, link = joined()
+    deliver(link, "a")
+    peer.read()
+    peer.send(0x17, [])
+    link.session.settle_incoming(0, 0, ACCEPTED)
+    link.session.settle_outgoing(0, 0, ACCEPTED)
+    assert peer.read() == []
+    assert link.take_unsettled() == ["a"]
+
+
+def test_sessions_are_independent() -> None:
+    peer = Peer().handshake()
+    peer.begin(1)
+    for channel in (0, 1):
+        peer.attach(0, receiver=True, channel=channel)
+        peer.flow(0, 5, channel=channel)
+    first, second = peer.recorder.links
+    assert (deliver(first, "a"), deliver(second, "b")) == (0, 0)
+    assert [heard.channel for heard in peer.read()] == [0, 1]
+    peer.disposition(0, 0, settled=True, state=accepted(), channel=1)
+    assert outcomes(peer) == [("b", 0, True)]

@@ -1,0 +1,63 @@
+"""Options are checked when they are made (P1), and names are agreed on (P2)."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from twinbus.pairing import SendAvailabilityPairedNamespaceOptions
+from twinbus.pairing.names import backlog_queue_name, namespace_name
+
+
+def test_p1_defaults() -> None:
+    options = SendAvailabilityPairedNamespaceOptions(secondary="Endpoint=sb://b/")
+    assert options.backlog_queue_count == 10
+    assert options.enable_syphon is False
+    assert options.ping_primary_interval == timedelta(seconds=60)
+    assert options.syphon_poll == timedelta(minutes=15)
+    assert options.keep_session_order is False
+    assert options.assign_message_ids is False
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"backlog_queue_count": 0},
+        {"failover_interval": timedelta(seconds=-1)},
+        {"ping_primary_interval": timedelta(milliseconds=999)},
+        {"ping_primary_interval": timedelta(minutes=30, milliseconds=1)},
+        {"syphon_retry_interval": timedelta(0)},
+        {"syphon_poll": timedelta(0)},
+        {"operation_timeout": timedelta(0)},
+    ],
+    ids=str,
+)
+def test_p1_wrong_values(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        SendAvailabilityPairedNamespaceOptions(secondary="Endpoint=sb://b/", **wrong)
+
+
+@pytest.mark.parametrize("seconds", [1, 60, 1800])
+def test_p1_edges_of_the_ping_interval(seconds: int) -> None:
+    SendAvailabilityPairedNamespaceOptions(
+        secondary="Endpoint=sb://b/", ping_primary_interval=timedelta(seconds=seconds)
+    )
+
+
+def test_p1_a_client_needs_an_administration_client_beside_it() -> None:
+    with pytest.raises(ValueError, match="administration"):
+        SendAvailabilityPairedNamespaceOptions(secondary=object())
+
+
+@pytest.mark.parametrize(
+    ("host", "name"),
+    [
+        ("contoso.servicebus.windows.net", "contoso"),
+        ("sb://contoso.servicebus.windows.net/", "contoso"),
+        ("localhost:5672", "localhost"),
+        ("localhost", "localhost"),
+    ],
+)
+def test_p2_the_name_is_the_first_label_of_the_host(host: str, name: str) -> None:
+    assert namespace_name(host) == name
+    assert backlog_queue_name(host, 0) == f"{name}/x-servicebus-transfer/0"
