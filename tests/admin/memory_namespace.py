@@ -53,6 +53,8 @@ class MemoryNamespace:
         self.subscriptions: dict[str, dict[str, SubscriptionDescription]] = {}
         self.rules: dict[tuple[str, str], dict[str, RuleDescription]] = {}
         self.held: dict[str, Counts] = {}
+        #: What a request about the entity of this name is refused with.
+        self.refusals: dict[str, BusError] = {}
         self.failure: Exception | None = None
 
     def namespace_for(self, host: str) -> "MemoryNamespace":
@@ -84,6 +86,8 @@ class MemoryNamespace:
         return next((rule for rule in rules if rule.name == key_name), None)
 
     def get_queue(self, name: str) -> QueueDescription | None:
+        if name in self.refusals:
+            raise self.refusals[name]
         found = self.entities.get(fold(name))
         return found if isinstance(found, QueueDescription) else None
 
@@ -109,6 +113,8 @@ class MemoryNamespace:
         self.subscriptions[fold(topic.name)] = {}
 
     def _create(self, entity: Entity) -> None:
+        if entity.name in self.refusals:
+            raise self.refusals[entity.name]
         names.check_entity_name(entity.name)
         entity.check()
         self._refuse_existing(self.entities, entity.name)

@@ -1,18 +1,14 @@
 """Two brokers for the whole run; a fresh queue, a proxy and an empty backlog for each test."""
 
-import itertools
 import os
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-
 from tests.pairing.live import Side
 from tests.pairing.proxy import FaultyProxy
 from tests.pairing.scripted import ScriptedNamespace
 
 FORM = os.environ.get("TWINBUS_FORM")
-_numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
@@ -48,13 +44,7 @@ def proxy(near: Side) -> Iterator[FaultyProxy]:
 
 @pytest.fixture
 def queue(near: Side) -> str:
-    return new_queue(near)
-
-
-def new_queue(side: Side, **settings: Any) -> str:
-    name = f"q{next(_numbers)}"
-    side.admin.create_queue(name, **settings)
-    return name
+    return near.new_queue()
 
 
 @pytest.fixture

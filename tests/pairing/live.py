@@ -3,6 +3,7 @@
 Everything here speaks to the brokers as a user would: the SDK's synchronous clients.
 """
 
+import itertools
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +14,9 @@ from azure.servicebus.aio.management import (
     ServiceBusAdministrationClient as AsyncAdministrationClient,
 )
 from azure.servicebus.management import EntityStatus, ServiceBusAdministrationClient
-
 from tests.support.broker import KEY, KEY_NAME, Broker
+
+_numbers = itertools.count(1)
 
 BACKLOG = "localhost/x-servicebus-transfer/{}"
 
@@ -60,6 +62,11 @@ class Side:
         return ServiceBusAdministrationClient.from_connection_string(
             self.admin_string, connection_verify=self._ca, retry_total=0
         )
+
+    def new_queue(self, **settings: Any) -> str:
+        name = f"q{next(_numbers)}"
+        self.admin.create_queue(name, **settings)
+        return name
 
     def set_status(self, queue: str, status: str) -> None:
         description = self.admin.get_queue(queue)

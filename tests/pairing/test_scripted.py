@@ -1,9 +1,7 @@
 """What each refusal does (P4, P5, P6, P9), against namespaces that refuse as told."""
 
 import asyncio
-from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage
@@ -13,14 +11,13 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
     ServiceBusServerBusyError,
 )
+from tests.pairing.pairs import scripted_pair, until
 from tests.pairing.scripted import ScriptedNamespace
 
 from twinbus.pairing import (
     BacklogMessageTooLargeError,
     BacklogSendError,
     PairClosedError,
-    PairedServiceBusClient,
-    SendAvailabilityPairedNamespaceOptions,
     sender,
 )
 from twinbus.pairing.events import (
@@ -29,7 +26,6 @@ from twinbus.pairing.events import (
     EntityFailedOver,
     EntityRecovered,
     EntitySuspected,
-    Event,
     PingSent,
 )
 
@@ -49,57 +45,11 @@ NOT_COUNTING = [
 ]
 
 
-class EveryQueueExists:
-    """Administration of a scripted namespace, which has whatever queue it is asked for."""
-
-    async def get_queue(self, name: str) -> None:
-        return None
-
-    async def close(self) -> None:
-        return None
-
-
-@pytest.fixture
-def primary() -> Iterator[ScriptedNamespace]:
-    with ScriptedNamespace() as namespace:
-        yield namespace
-
-
-@pytest.fixture
-def secondary() -> Iterator[ScriptedNamespace]:
-    with ScriptedNamespace() as namespace:
-        yield namespace
-
-
-def a_pair(
-    primary: ScriptedNamespace, secondary: ScriptedNamespace, **settings: Any
-) -> tuple[PairedServiceBusClient, list[Event]]:
-    events: list[Event] = []
-    defaults: dict[str, Any] = {
-        "failover_interval": timedelta(0),
-        "ping_primary_interval": timedelta(seconds=1),
-        "operation_timeout": timedelta(seconds=5),
-    }
-    options = SendAvailabilityPairedNamespaceOptions(
-        secondary=secondary.connection_string,
-        administration=EveryQueueExists(),
-        **(defaults | settings),
-    )
-    client = PairedServiceBusClient(primary.connection_string, options, on_event=events.append)
-    return client, events
-
-
-async def until(condition: Any, seconds: float = 10) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.02)
-
-
 async def test_p4_p5_what_counts_fails_over(
     primary: ScriptedNamespace, secondary: ScriptedNamespace
 ) -> None:
     primary.answer = lambda entity, number: entity
-    client, events = a_pair(primary, secondary)
+    client, events = scripted_pair(primary, secondary)
     async with client:
         senders = [client.get_queue_sender(condition) for condition in COUNTING]
         await asyncio.gather(*(each.send_messages(ANYTHING) for each in senders))
@@ -113,7 +63,7 @@ async def test_p4_what_does_not_count_is_raised(
     primary: ScriptedNamespace, secondary: ScriptedNamespace
 ) -> None:
     primary.answer = lambda entity, number: entity if number == 0 else None
-    client, events = a_pair(primary, secondary)
+    client, events = scripted_pair(primary, secondary)
     async with client:
         senders = [client.get_queue_sender(condition) for condition in NOT_COUNTING]
         refusals = await asyncio.gather(
@@ -129,7 +79,7 @@ async def test_p4_wrong_key_is_raised(
     primary: ScriptedNamespace, secondary: ScriptedNamespace
 ) -> None:
     primary.token_status = 401
-    client, events = a_pair(primary, secondary)
+    client, events = scripted_pair(primary, secondary)
     async with client, client.get_queue_sender("orders") as paired:
         with pytest.raises(ServiceBusAuthenticationError):
             await paired.send_messages(ANYTHING)
@@ -140,7 +90,7 @@ async def test_p4_a_missing_entity_is_no_wrong_key(
     primary: ScriptedNamespace, secondary: ScriptedNamespace
 ) -> None:
     primary.token_status = 404
-    client, _ = a_pair(primary, secondary)
+    client, _ = scripted_pair(primary, secondary)
     async with client, client.get_queue_sender("orders") as paired:
         await paired.send_messages(ANYTHING)
         assert len(secondary.accepted) == 1
@@ -152,7 +102,7 @@ async def test_p4_busy_waits_and_sends_again_to_the_primary(
     assert sender.SERVER_BUSY_WAIT_S == 10
     monkeypatch.setattr(sender, "SERVER_BUSY_WAIT_S", 0.3)
     primary.answer = lambda entity, number: "com.microsoft:server-busy" if number < 2 else None
-    client, events = a_pair(primary, secondary)
+    client, events = scripted_pair(primary, secondary)
     async with client, client.get_queue_sender("orders") as paired:
         began = asyncio.get_running_loop().time()
         await paired.send_messages(ANYTHING)
@@ -169,7 +119,7 @@ async def test_p5_suspicion_ends_with_a_success(
     primary: ScriptedNamespace, secondary: ScriptedNamespace
 ) -> None:
     primary.answer = lambda entity, number: "amqp:internal-error" if number == 0 else None
-    client, events = a_pair(primary, secondary, failover_interval=timedelta(seconds=30))
+    client, events = scripted_pair(primary, secondary, failover_interval=timedelta(seconds=30))
     async with client, client.get_queue_sender("orders") as paired:
         with pytest.raises(ServiceBusError):
             await paired.send_messages(ANYTHING)
@@ -183,7 +133,7 @@ async def test_p5_failover_engages_when_the_interval_is_over_without_another_sen
     primary: ScriptedNamespace, secondary: ScriptedNamespace
 ) -> None:
     primary.answer = lambda entity, number: "amqp:internal-error"
-    client, events = a_pair(primary, secondary, failover_interval=timedelta(seconds=0.3))
+    client, events = scripted_pair(primary, secondary, failover_interval=timedelta(seconds=0.3))
     async with client, client.get_queue_sender("orders") as paired:
         with pytest.raises(ServiceBusError):
             await paired.send_messages(ANYTHING)
@@ -198,7 +148,7 @@ async def test_p6_p7_p10_pings_run_until_one_succeeds_and_all_senders_return(
     primary: ScriptedNamespace, secondary: ScriptedNamespace
 ) -> None:
     primary.answer = lambda entity, number: "amqp:internal-error" if number < 2 else None
-    client, events = a_pair(primary, secondary)
+    client, events = scripted_pair(primary, secondary)
     async with client:
         one, other = client.get_queue_sender("orders"), client.get_queue_sender("ORDERS")
         await one.send_messages(ANYTHING)
@@ -220,7 +170,7 @@ async def test_p6_only_the_entity_that_failed_is_off(
     primary: ScriptedNamespace, secondary: ScriptedNamespace
 ) -> None:
     primary.answer = lambda entity, number: "amqp:internal-error" if entity == "bad" else None
-    client, _ = a_pair(primary, secondary)
+    client, _ = scripted_pair(primary, secondary)
     async with client:
         await client.get_queue_sender("bad").send_messages(ANYTHING)
         await client.get_topic_sender("good").send_messages(ANYTHING)
@@ -235,7 +185,7 @@ async def test_p6_a_failing_backlog_queue_leaves_the_rotation_for_every_sender(
     primary.answer = lambda entity, number: "amqp:internal-error"
     bad = ["localhost/x-servicebus-transfer/0", "localhost/x-servicebus-transfer/1"]
     secondary.answer = lambda entity, number: "amqp:internal-error" if entity in bad else None
-    client, events = a_pair(
+    client, events = scripted_pair(
         primary, secondary, backlog_queue_count=3, ping_primary_interval=timedelta(seconds=60)
     )
     async with client:
@@ -255,7 +205,7 @@ async def test_p6_no_backlog_queue_left_shows_both_errors(
 ) -> None:
     primary.answer = lambda entity, number: "com.microsoft:entity-disabled"
     secondary.answer = lambda entity, number: "amqp:resource-limit-exceeded"
-    client, _ = a_pair(primary, secondary, backlog_queue_count=2)
+    client, _ = scripted_pair(primary, secondary, backlog_queue_count=2)
     async with client, client.get_queue_sender("orders") as paired:
         with pytest.raises(BacklogSendError) as caught:
             await paired.send_messages(ANYTHING)
@@ -274,7 +224,7 @@ async def test_p9_too_large_for_the_backlog_says_so(
     primary: ScriptedNamespace, secondary: ScriptedNamespace
 ) -> None:
     primary.answer = lambda entity, number: None if number == 0 else "amqp:internal-error"
-    client, events = a_pair(primary, secondary)
+    client, events = scripted_pair(primary, secondary)
     near_the_limit = ServiceBusMessage(b"x" * (262_144 - 74))
     async with client, client.get_queue_sender("orders") as paired:
         await paired.send_messages(near_the_limit)
@@ -289,7 +239,7 @@ async def test_p9_too_large_for_the_backlog_says_so(
 async def test_a_full_batch_goes_to_the_backlog_in_several_transfers(
     primary: ScriptedNamespace, secondary: ScriptedNamespace
 ) -> None:
-    client, _ = a_pair(primary, secondary)
+    client, _ = scripted_pair(primary, secondary)
     async with client, client.get_queue_sender("orders") as paired:
         batch = await paired.create_message_batch()
         while True:
@@ -307,7 +257,7 @@ async def test_a_full_batch_goes_to_the_backlog_in_several_transfers(
 async def test_many_callers_share_a_sender(
     primary: ScriptedNamespace, secondary: ScriptedNamespace
 ) -> None:
-    client, _ = a_pair(primary, secondary)
+    client, _ = scripted_pair(primary, secondary)
     async with client, client.get_queue_sender("orders", max_in_flight=4) as paired:
         bodies = [ServiceBusMessage(str(i)) for i in range(60)]
         await asyncio.gather(*(paired.send_messages(body) for body in bodies))
@@ -317,7 +267,7 @@ async def test_many_callers_share_a_sender(
 async def test_p12_a_closed_pair_takes_nothing(
     primary: ScriptedNamespace, secondary: ScriptedNamespace
 ) -> None:
-    client, _ = a_pair(primary, secondary)
+    client, _ = scripted_pair(primary, secondary)
     async with client:
         paired = client.get_queue_sender("orders")
         await paired.send_messages(ANYTHING)

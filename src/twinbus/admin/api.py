@@ -28,7 +28,6 @@ from twinbus.core.descriptions import (
 )
 from twinbus.core.errors import (
     ARGUMENT_ERROR,
-    NOT_FOUND,
     TIMEOUT,
     UNAUTHORIZED,
     BusError,
@@ -94,15 +93,13 @@ class AdminApi:
         }
 
     async def answer(self, request: web.Request) -> web.Response:
-        """Answer any request; nothing but a lost connection comes out as an exception."""
+        """Answer any request; no exception comes out."""
         try:
             call = self._admit(request)
             handler = self._handlers.get((request.method, call.target.kind))
             if handler is None:
                 raise web.HTTPMethodNotAllowed(request.method, [])
             return await handler(call)
-        except ConnectionError:
-            raise
         except BusError as refusal:
             return self._refuse(request, refusal.kind.status, refusal.text)
         except web.RequestPayloadError as error:
@@ -125,8 +122,6 @@ class AdminApi:
             self._clock_ms() // 1000,
         )
         target = parse_target(request.path)
-        if not target.path:
-            raise BusError(NOT_FOUND, "No service is hosted at the specified address.")
         api_version = request.query.get("api-version", _DEFAULT_API_VERSION)
         return Call(
             request, namespace, target, Origin(request.scheme, host, namespace.name, api_version)
@@ -300,7 +295,7 @@ def _token(request: web.Request) -> str:
     token = header.removeprefix("Bearer ").strip()
     if not token.startswith(sas.PREFIX):
         raise BusError(
-            UNAUTHORIZED, "The request needs an Authorization header: SharedAccessSignature …"
+            UNAUTHORIZED, "The request needs an Authorization header with a SharedAccessSignature."
         )
     return token
 
@@ -311,6 +306,8 @@ async def _body(request: web.Request) -> bytes:
             return await request.read()
     except TimeoutError:
         raise BusError(TIMEOUT, f"The body did not come within {BODY_WAIT_S} seconds.") from None
+    except ConnectionError:
+        raise BusError(ARGUMENT_ERROR, "The client left before the body was whole.") from None
 
 
 def _existing(call: Call, old: Item | None) -> Item | None:

@@ -29,6 +29,7 @@ def make_application(
     application = web.Application(client_max_size=BODY_BYTES_MAX)
     application.router.add_get("/health", health)
     application.router.add_get(websocket.PATH, door.enter)
-    application.router.add_route("*", "/{path:.*}", api.answer)
+    # Not ".*": a path may even hold a line feed, and is to be refused like any other.
+    application.router.add_route("*", r"/{path:[\s\S]*}", api.answer)
     application.on_shutdown.append(door.close)
     return application

@@ -21,7 +21,8 @@ HANDSHAKE_WAIT_S = 10.0
 IDLE_WAIT_S = 60.0
 SHUTDOWN_WAIT_S = 5.0
 _BACKLOG = 1024
-_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+# An abort takes effect in the next turns of the event loop: connection lost, socket closed.
+_TURNS_TO_ABORT = 3
 _NO_SUCH_FAMILY = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 logger = logging.getLogger(__name__)
@@ -39,6 +40,8 @@ class HttpListener:
         )
         self._tls = tls
         self._sockets: list[socket.socket] = []
+        #: Connections that have not sent their first byte.
+        self._undecided: set[socket.socket] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -52,7 +55,7 @@ class HttpListener:
         self._sockets = await _bind(host, port)
         await self._runner.setup()
         for listening in self._sockets:
-            self._spawn(listening)
+            self._keep(asyncio.create_task(self._accept(listening)))
 
     async def close(self) -> None:
         """Stop listening, end requests and connections, wait until all is over."""
@@ -60,12 +63,17 @@ class HttpListener:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        for listening in self._sockets:
-            listening.close()
+        for idle in [*self._sockets, *self._undecided]:
+            idle.close()
+        server = self._runner.server
+        handlers = server.connections if server else []
+        transports = [handler.transport for handler in handlers if handler.transport]
         await self._runner.cleanup()
-
-    def _spawn(self, listening: socket.socket) -> None:
-        self._keep(asyncio.create_task(self._accept(listening)))
+        # A TLS connection says goodbye and waits for the answer; there is nobody to wait now.
+        for transport in transports:
+            transport.abort()
+        for _ in range(_TURNS_TO_ABORT):
+            await asyncio.sleep(0)
 
     def _keep(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)
@@ -76,50 +84,51 @@ class HttpListener:
         while True:
             try:
                 connection, _ = await loop.sock_accept(listening)
-            except OSError as error:
-                if error.errno in _OUT_OF_RESOURCES:
-                    logger.error("No new HTTP connections for a second: %s", error)
-                    await asyncio.sleep(1)
+            except ConnectionAbortedError:
                 continue
+            except OSError as error:
+                # Most likely out of file descriptors: trying again at once would only spin.
+                logger.error("No new HTTP connections for a second: %s", error)
+                await asyncio.sleep(1)
+                continue
+            self._undecided.add(connection)
             self._keep(loop.create_task(self._hand_over(connection)))
 
     async def _hand_over(self, connection: socket.socket) -> None:
         """Give a new connection to the server, with TLS or without, as its first byte says."""
-        loop = asyncio.get_running_loop()
         server = self._runner.server
         assert server is not None
+        first = await _first_byte(connection)
+        self._undecided.discard(connection)
+        wants_tls = first == _TLS_HANDSHAKE
+        if not first or (wants_tls and self._tls is None):
+            connection.close()
+            return
         try:
-            async with asyncio.timeout(FIRST_BYTE_WAIT_S):
-                first = await _peek(connection)
-            if not first or (first == _TLS_HANDSHAKE and self._tls is None):
-                connection.close()
-            elif first == _TLS_HANDSHAKE:
-                await loop.connect_accepted_socket(
-                    server,
-                    connection,
-                    ssl=self._tls,
-                    ssl_handshake_timeout=HANDSHAKE_WAIT_S,
-                )
-            else:
-                await loop.connect_accepted_socket(server, connection)
-        except (TimeoutError, OSError) as error:
+            # From here on the socket is the event loop's to close.
+            await asyncio.get_running_loop().connect_accepted_socket(
+                server,
+                connection,
+                ssl=self._tls if wants_tls else None,
+                ssl_handshake_timeout=HANDSHAKE_WAIT_S if wants_tls else None,
+            )
+        except OSError as error:
             logger.debug("An HTTP connection ended before its first request: %r", error)
-            connection.close()
-        except asyncio.CancelledError:
-            connection.close()
-            raise
 
 
-async def _peek(connection: socket.socket) -> bytes:
-    """Wait for the first byte and leave it where it is; nothing means the peer has gone."""
+async def _first_byte(connection: socket.socket) -> bytes:
+    """Look at the first byte and leave it where it is; nothing if none comes in time."""
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
     loop.add_reader(connection, readable.set)
     try:
-        await readable.wait()
+        async with asyncio.timeout(FIRST_BYTE_WAIT_S):
+            await readable.wait()
+        return connection.recv(1, socket.MSG_PEEK)
+    except OSError:
+        return b""
     finally:
         loop.remove_reader(connection)
-    return connection.recv(1, socket.MSG_PEEK)
 
 
 async def _bind(host: str | None, port: int) -> list[socket.socket]:

@@ -46,6 +46,7 @@ class WebSocketTransport(asyncio.Transport):
         self._may_read.set()
         self._writing_paused = False
         self._closing = False
+        self._deadline: asyncio.TimerHandle | None = None
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return self._carrier.get_extra_info(name, default)
@@ -72,8 +73,11 @@ class WebSocketTransport(asyncio.Transport):
         self._may_read.set()
 
     def close(self) -> None:
-        """Send what is waiting, then close."""
+        """Send what is waiting, then close; a peer that does not read is cut off."""
+        if self._closing:
+            return
         self._closing = True
+        self._deadline = asyncio.get_running_loop().call_later(CLOSE_WAIT_S, self._carrier.abort)
         self._something_to_do.set()
         self._may_read.set()
 
@@ -91,12 +95,14 @@ class WebSocketTransport(asyncio.Transport):
             self._protocol.connection_made(self)
             await self._receive()
             if self._closing:
-                await asyncio.wait([sender], timeout=CLOSE_WAIT_S)
+                await asyncio.wait([sender])
         except Exception as caught:
             error = caught
             raise
         finally:
             self._closing = True
+            if self._deadline is not None:
+                self._deadline.cancel()
             sender.cancel()
             await asyncio.wait([sender])
             self._protocol.connection_lost(error)

@@ -52,7 +52,7 @@ class Handler:
         """The peer said what became of one delivery of ours.
 
         With `settled` the delivery is forgotten already; without it, it stays until
-        `AmqpSession.settle_outgoing`.
+        `AmqpSession.settle_outgoing`. A peer that repeats itself is not told twice.
         """
 
     def on_outcomes_end(self, session: AmqpSession) -> None:

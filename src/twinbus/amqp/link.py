@@ -12,11 +12,11 @@ from twinbus.amqp.codec import NULL
 from twinbus.amqp.errors import INVALID_FIELD, NOT_ALLOWED, ProtocolError
 from twinbus.amqp.outcomes import error
 from twinbus.amqp.performatives import (
-    TRANSFER_16_BYTES,
+    TRANSFER_BYTES,
     Fields,
     attach_frame,
     detach_frame,
-    transfer_16,
+    transfer_single,
 )
 from twinbus.amqp.terminus import Source, Target, read_source, read_target
 
@@ -153,16 +153,15 @@ class Link:
             self._unsettled[delivery_id] = context
             session.owners[delivery_id] = self
         connection = session.connection
-        size = TRANSFER_16_BYTES + len(head) + len(body)
-        if len(tag) != 16 or size > connection.remote_max_frame_size:
-            session.send_delivery(self, delivery_id, tag, message_format, settled, head + body)
+        size = TRANSFER_BYTES + len(tag) + len(head) + len(body)
+        if size > connection.remote_max_frame_size:
+            session.send_in_frames(self, delivery_id, tag, message_format, settled, head + body)
             return delivery_id
         session.count_sent_frame()
+        channel = session.channel
         output = connection.output
         output.append(
-            transfer_16(
-                size, session.channel, self.handle, delivery_id, tag, message_format, settled
-            )
+            transfer_single(size, channel, self.handle, delivery_id, tag, message_format, settled)
         )
         output.append(head)
         output.append(body)
@@ -337,9 +336,9 @@ class Link:
         self.credit = 0
         self._partial = None
         self.session.drop_rest_of(self)
-        owners = self.session.owners
         for delivery_id in self._unsettled:
-            del owners[delivery_id]
+            del self.session.owners[delivery_id]
+            self.session.decided.discard(delivery_id)
         self._orphans += self._unsettled.values()
         self._unsettled = {}
 

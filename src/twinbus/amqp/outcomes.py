@@ -56,6 +56,10 @@ class Outcome:
         # declared: the new transaction; any other kind: the transaction it belongs to.
         self.txn_id: bytes | None = None
 
+    def is_terminal(self) -> bool:
+        """Tell whether the outcome decides the delivery, and does not just report progress."""
+        return KIND_ACCEPTED <= self.kind <= KIND_MODIFIED
+
 
 _PLAIN_ACCEPTED: Final = Outcome(KIND_ACCEPTED)
 _NO_OUTCOME: Final = Outcome(KIND_NONE)

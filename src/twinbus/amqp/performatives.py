@@ -342,43 +342,60 @@ def read_flow(buf: bytes, pos: int, limit: int) -> tuple[int, int, int, int, int
 # Writing
 
 # Size, data offset and channel, then the transfer: handle, delivery-id, tag,
-# message-format, settled and more. All numbers at full width, so that one pack does it.
+# message-format, settled and more. All numbers at full width, so that one pack writes the
+# whole of it for a lock token's 16 bytes; any other tag is put between two.
 _TRANSFER_16: Final = struct.Struct(">II7sIBIH16sBIH")
-_TRANSFER_16_PREFIX: Final = b"\x00\x53\x14\xc0\x24\x06\x70"
-TRANSFER_16_BYTES: Final = _TRANSFER_16.size
+_BEFORE_TAG: Final = struct.Struct(">II4sBBBIBIBB")
+_AFTER_TAG: Final = struct.Struct(">BIH")
 _pack_transfer_16 = _TRANSFER_16.pack
+# A single-frame transfer but for its tag and its payload.
+TRANSFER_BYTES: Final = 33
 
 
-def transfer_16(
+def transfer_single(
     size: int, channel: int, handle: int, delivery_id: int, tag: bytes, form: int, settled: bool
 ) -> bytes:
-    """All of a single-frame transfer with a 16-byte tag but its payload."""
-    return _pack_transfer_16(
+    """All of a single-frame transfer but its payload; `size` counts that in."""
+    flags = 0x4142 if settled else 0x4242
+    if len(tag) == 16:
+        return _pack_transfer_16(
+            size,
+            0x02000000 | channel,
+            b"\x00\x53\x14\xc0\x24\x06\x70",
+            handle,
+            0x70,
+            delivery_id,
+            0xA010,
+            tag,
+            0x70,
+            form,
+            flags,
+        )
+    before = _BEFORE_TAG.pack(
         size,
         0x02000000 | channel,
-        _TRANSFER_16_PREFIX,
+        b"\x00\x53\x14\xc0",
+        20 + len(tag),
+        6,
+        0x70,
         handle,
         0x70,
         delivery_id,
-        0xA010,
-        tag,
-        0x70,
-        form,
-        0x4142 if settled else 0x4242,
+        0xA0,
+        len(tag),
     )
+    return before + tag + _AFTER_TAG.pack(0x70, form, flags)
 
 
-def transfer_head(
-    handle: int, delivery_id: int, tag: bytes, form: int, settled: bool, more: bool
-) -> bytes:
-    """The performative of a transfer's first (or only) frame, without envelope."""
+def transfer_first(handle: int, delivery_id: int, tag: bytes, form: int, settled: bool) -> bytes:
+    """The performative of the first of several frames, without envelope."""
     fields = [
         encode_uint(handle),
         encode_uint(delivery_id),
         bytes((0xA0, len(tag))) + tag,
         encode_uint(form),
         TRUE if settled else FALSE,
-        TRUE if more else FALSE,
+        TRUE,
     ]
     return b"\x00\x53\x14" + encode_list(fields)
 

@@ -27,7 +27,7 @@ from twinbus.amqp.performatives import (
     read_transfer,
     session_flow,
     transfer_continuation,
-    transfer_head,
+    transfer_first,
 )
 
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ class AmqpSession:
         self.next_delivery_id = 0
         # Which link each unsettled delivery of ours went out on.
         self.owners: dict[int, Link] = {}
+        # Those among them whose outcome the peer has told and waits for our answer.
+        self.decided: set[int] = set()
         # What the peer's window has not taken yet of the delivery being sent.
         self._rest = b""
         self._rest_at = 0
@@ -78,10 +80,15 @@ class AmqpSession:
         Nothing is said of deliveries whose link is over: the peer has forgotten them too.
         """
         known = self._unsettled_between(first, last)
-        if known:
-            self.connection.output.append(disposition(self.channel, False, first, last, state))
-        for delivery_id in known:
+        start = 0
+        for i, delivery_id in enumerate(known):
+            self.decided.discard(delivery_id)
             self.owners.pop(delivery_id).settled(delivery_id)
+            if i + 1 == len(known) or known[i + 1] != (delivery_id + 1) & _SERIAL:
+                self.connection.output.append(
+                    disposition(self.channel, False, known[start], delivery_id, state)
+                )
+                start = i + 1
 
     # -----------------------------------------------------------------------------------
     # Sending, for the links
@@ -90,20 +97,18 @@ class AmqpSession:
         self.remote_incoming_window -= 1
         self.next_outgoing_id = (self.next_outgoing_id + 1) & _SERIAL
 
-    def send_delivery(
+    def send_in_frames(
         self, link: Link, delivery_id: int, tag: bytes, form: int, settled: bool, payload: bytes
     ) -> None:
-        """Send a message in as many frames as it takes and the window allows."""
-        head = transfer_head(link.handle, delivery_id, tag, form, settled, False)
+        """Send a message too long for one frame, as far as the window goes."""
+        head = transfer_first(link.handle, delivery_id, tag, form, settled)
         room = self.connection.remote_max_frame_size - FRAME_HEADER_BYTES - len(head)
-        if len(payload) > room:
-            head = transfer_head(link.handle, delivery_id, tag, form, settled, True)
-            self._rest = payload
-            self._rest_at = room
-            self._rest_link = link
-            self._rest_settled = settled
         self.count_sent_frame()
         self.connection.output.append(frame(self.channel, head + payload[:room]))
+        self._rest = payload
+        self._rest_at = room
+        self._rest_link = link
+        self._rest_settled = settled
         self._send_rest()
 
     def _send_rest(self) -> None:
@@ -259,30 +264,34 @@ class AmqpSession:
         if not is_receiver:
             return
         outcome = read_outcome(buf, state_at, state_end)
-        if first == last:
-            self._peer_outcome(first, settled, outcome)
-        else:
-            for delivery_id in self._unsettled_between(first, last):
-                self._peer_outcome(delivery_id, settled, outcome)
+        for delivery_id in self._unsettled_between(first, last):
+            self._peer_outcome(delivery_id, settled, outcome)
         self.connection.handler.on_outcomes_end(self)
 
     def _peer_outcome(self, delivery_id: int, settled: bool, outcome: Outcome) -> None:
+        """Tell the handler one outcome; repeating it (or settling after it) tells nothing new."""
+        link = self.owners.get(delivery_id)
+        if link is None:
+            return
+        told = delivery_id in self.decided
         if settled:
-            link = self.owners.pop(delivery_id, None)
-            if link is None:
-                return
+            self.decided.discard(delivery_id)
+            del self.owners[delivery_id]
             context = link.settled(delivery_id)
         else:
-            link = self.owners.get(delivery_id)
-            if link is None:
-                return
             context = link.unsettled(delivery_id)
-        self.connection.handler.on_outcome(context, delivery_id, settled, outcome)
+            # A rollback takes an outcome back, and the next one is news again.
+            if outcome.is_terminal() and outcome.txn_id is None:
+                self.decided.add(delivery_id)
+        if not told:
+            self.connection.handler.on_outcome(context, delivery_id, settled, outcome)
 
     def _unsettled_between(self, first: int, last: int) -> list[int]:
         """Unsettled deliveries in a range of serial numbers, in order, however wide it is."""
-        count = ((last - first) & _SERIAL) + 1
         owners = self.owners
+        if first == last:
+            return [first] if first in owners else []
+        count = ((last - first) & _SERIAL) + 1
         if count <= len(owners):
             ids = [(first + i) & _SERIAL for i in range(count)]
             return [delivery_id for delivery_id in ids if delivery_id in owners]

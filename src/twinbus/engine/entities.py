@@ -36,6 +36,7 @@ SUBSCRIPTION: Final = 3
 
 _ENQUEUED_SEQUENCE: Final = "x-opt-enqueue-sequence-number"
 _MEGABYTE: Final = 1024 * 1024
+_NO_LIMIT: Final = 2**62
 
 
 class Directory:
@@ -58,6 +59,7 @@ class Entity(Owner):
     kind = 0
 
     def __init__(self, kernel: Kernel, directory: Directory, number: int, path: str) -> None:
+        super().__init__()
         self.kernel = kernel
         self.directory = directory
         self.number = number
@@ -67,6 +69,11 @@ class Entity(Owner):
         self.accessed_ms = 0
         self.senders: dict[Attachment, None] = {}
         self.streams: dict[int, Stream] = {}
+        #: The stream of the entity's own messages; a topic's holds only scheduled ones.
+        self.main: Stream = directory.stream(self, number << 2 | names.MAIN_STREAM)
+        self.main.path = path
+        self.streams[names.MAIN_STREAM] = self.main
+        self.bytes_used = self.main.index.bytes
         self.send_disabled = False
         self.receive_disabled = False
         self.message_bytes_max: int = limits.MESSAGE_BYTES_MAX
@@ -75,11 +82,6 @@ class Entity(Owner):
         self.forward_to: str | None = None
         self.removed = False
 
-    @property
-    def main(self) -> Stream:
-        """The stream of the entity's own messages; a topic's holds only scheduled ones."""
-        return self.streams[names.MAIN_STREAM]
-
     def stream(self, which: int) -> Stream:
         """Give a stream of the entity; a sub-queue is made the first time it is asked for."""
         stream = self.streams.get(which)
@@ -87,6 +89,7 @@ class Entity(Owner):
             stream = self.directory.stream(self, self.number << 2 | which)
             stream.path = names.Address(self.path, which).path
             self.streams[which] = stream
+            self.bytes_used += stream.index.bytes
             self.settings_changed()
         return stream
 
@@ -99,10 +102,7 @@ class Entity(Owner):
         raise NotImplementedError
 
     def size_bytes(self) -> int:
-        return sum(stream.index.bytes for stream in self.streams.values())
-
-    def has_room(self) -> bool:
-        return self.size_bytes() < self.bytes_max
+        return self.bytes_used
 
     def set_status(self, status: str) -> None:
         self.send_disabled = status in (descriptions.DISABLED, descriptions.SEND_DISABLED)
@@ -152,7 +152,7 @@ class Entity(Owner):
                 f"The message's properties (size {message.header_bytes} bytes) exceed the limit"
                 f" ({limits.HEADER_BYTES_MAX} bytes).",
             )
-        if not self.has_room():
+        if self.size_bytes() >= self.bytes_max:
             raise BusError(
                 errors.QUOTA_EXCEEDED,
                 f"The maximum entity size of '{self.path}' has been reached or exceeded:"
@@ -170,7 +170,9 @@ class Entity(Owner):
     def publish(self, message: Message, now_ms: int) -> int:
         """Take in a checked message from a client; give its number, 0 if it got none."""
         self.accessed_ms = now_ms
+        self.meter.sent(message.wire_bytes)
         if message.is_ping:
+            self.meter.pings += 1
             # Proof that this entity would have taken a message; nobody ever receives it (P10).
             return 0
         history = self.history()
@@ -344,7 +346,7 @@ class Queue(Holder):
         super().__init__(kernel, directory, number, description.name)
         self.description = description
         self._history: DuplicateHistory | None = None
-        self.stream(names.MAIN_STREAM)
+        self.settings_changed()
 
     def describe(self) -> dict[str, object]:
         return {"description": asdict(self.description)}
@@ -397,7 +399,9 @@ class Subscription(Holder):
             self.rules[names.fold(rule.name)] = Rule(rule)
         #: Messages that a failing filter kept out, with dead-lettering of those off (D6).
         self.filter_failures_total = 0
-        self.stream(names.MAIN_STREAM)
+        # A subscription's size counts as its topic's.
+        self.bytes_max = _NO_LIMIT
+        self.settings_changed()
 
     def describe(self) -> dict[str, object]:
         rules = [asdict(rule.description) for rule in self.rules.values()]
@@ -414,9 +418,6 @@ class Subscription(Holder):
         self.apply_to_streams(
             d.lock_duration_ms, d.max_delivery_count, d.dead_lettering_on_message_expiration
         )
-
-    def has_room(self) -> bool:
-        return True
 
     def receive_copies(
         self, message: Message, view: View, now_ms: int, ttl_ms: int
@@ -485,7 +486,7 @@ class Topic(Entity):
         self.description = description
         self.subscriptions: dict[str, Subscription] = {}
         self._history: DuplicateHistory | None = None
-        self.stream(names.MAIN_STREAM)
+        self.settings_changed()
 
     def describe(self) -> dict[str, object]:
         return {"description": asdict(self.description)}
@@ -506,7 +507,7 @@ class Topic(Entity):
         return self._history
 
     def size_bytes(self) -> int:
-        return super().size_bytes() + sum(s.size_bytes() for s in self.subscriptions.values())
+        return self.bytes_used + sum([s.bytes_used for s in self.subscriptions.values()])
 
     def accept(self, message: Message, now_ms: int, ttl_ms: int, hops: int) -> None:
         """Fan out: each subscription whose rules match gets its own copy (E8)."""

@@ -11,7 +11,7 @@ from typing import Final
 
 CHUNK_BITS: Final = 9
 CHUNK_SIZE: Final = 512
-_MASK: Final = 511
+CHUNK_MASK: Final = 511
 
 # States of a message in its stream.
 GONE: Final = 0
@@ -74,6 +74,8 @@ class Index:
         self.last: Chunk | None = None
         self.live = 0
         self.bytes = 0
+        #: Whether any message ever had an end to its time.
+        self.can_expire = False
 
     def chunk(self, seq: int) -> Chunk | None:
         return self.chunks.get(seq >> CHUNK_BITS)
@@ -90,7 +92,7 @@ class Index:
                 self.last = chunk
             else:
                 order.insert(bisect_left(order, number), number)
-        chunk.reach(seq & _MASK)
+        chunk.reach(seq & CHUNK_MASK)
         return chunk
 
     def put(
@@ -98,7 +100,7 @@ class Index:
         payload: bytes | None,
     ) -> None:  # fmt: skip
         """Place a message; one that is there already is replaced."""
-        offset = seq & _MASK
+        offset = seq & CHUNK_MASK
         chunk = self.last
         if chunk is not None and chunk.number == seq >> CHUNK_BITS and offset == len(chunk.states):
             # The common case: the next number of the last chunk.
@@ -128,23 +130,24 @@ class Index:
         if location < chunk.location_min:
             chunk.location_min = location
         if expires_ms:
+            self.can_expire = True
             chunk.set_expiry(offset, expires_ms)
 
     def state(self, seq: int) -> int:
         chunk = self.chunks.get(seq >> CHUNK_BITS)
-        offset = seq & _MASK
+        offset = seq & CHUNK_MASK
         if chunk is None or offset >= len(chunk.states):
             return GONE
         return chunk.states[offset]
 
     def set_state(self, seq: int, state: int) -> None:
-        self.chunks[seq >> CHUNK_BITS].states[seq & _MASK] = state
+        self.chunks[seq >> CHUNK_BITS].states[seq & CHUNK_MASK] = state
 
     def remove(self, seq: int) -> int:
         """Forget a message; give the number of payload bytes that memory got back."""
         number = seq >> CHUNK_BITS
         chunk = self.chunks.get(number)
-        offset = seq & _MASK
+        offset = seq & CHUNK_MASK
         if chunk is None or offset >= len(chunk.states) or chunk.states[offset] == GONE:
             return 0
         chunk.states[offset] = GONE
@@ -172,7 +175,7 @@ class Index:
         """Give the first message in `state` from `seq` to `seq_max`, or 0."""
         number = seq >> CHUNK_BITS
         chunk = self.chunks.get(number)
-        offset = seq & _MASK
+        offset = seq & CHUNK_MASK
         if chunk is not None:
             found = chunk.states.find(state, offset)
             if found >= 0:

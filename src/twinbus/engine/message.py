@@ -93,7 +93,7 @@ class Message:
 
     def original_sequence(self) -> int:
         """The number that the message got where it first entered; 0 if that is here."""
-        if self.stored[6:18] == bytes(12):
+        if not form.has_annotations(self.stored):
             return 0
         value = form.annotations(self.stored).get(_ORIGINAL_SEQUENCE, 0)
         return value if isinstance(value, int) else 0
@@ -184,30 +184,85 @@ class Message:
 
 
 def take_in(payload: bytes, new_id: Callable[[], str]) -> Message:
-    """Read a client's message; a DecodeError says what is wrong with it."""
-    parts = form.cut(payload)
-    bare = parts.bare
-    if len(bare) < 4:
+    """Read a client's message; a DecodeError says what is wrong with it.
+
+    One pass over the sections, by their sizes. Most messages are a header, properties and
+    data; what else there may be is left to slower hands.
+    """
+    size = len(payload)
+    pos = 0
+    prefix = form.PLAIN_HEADER
+    front: form.Front | None = None
+    bare_from = -1
+    pieces: list[bytes] | None = None
+    properties_at = -1
+    properties_end = -1
+    header_bytes = 0
+    while pos < size:
+        end = form.section_end(payload, pos)
+        code = payload[pos + 2]
+        if code > form.APPLICATION_PROPERTIES:
+            if code > form.FOOTER:
+                raise DecodeError("unknown message section", pos)
+            if bare_from < 0:
+                bare_from = pos
+        elif code == form.PROPERTIES:
+            if bare_from < 0:
+                bare_from = pos
+            properties_at = pos
+            properties_end = end
+            header_bytes += end - pos
+        elif code == form.APPLICATION_PROPERTIES:
+            if bare_from < 0:
+                bare_from = pos
+            header_bytes += end - pos
+            # The broker may have to edit them long after the sender is gone.
+            codec.map_pairs(payload, pos + 3)
+        elif code == form.HEADER and pos == 0:
+            prefix = form.read_header(payload[3:end])
+        elif end - pos > 6 or code < form.HEADER:
+            if bare_from >= 0:
+                # pyamqp writes delivery annotations last: the bare message has a hole.
+                pieces = pieces or []
+                pieces.append(payload[bare_from:pos])
+                bare_from = -1
+            if front is None:
+                front = form.Front()
+                front.prefix = prefix
+            front.read(payload, pos, end)
+            header_bytes += end - pos
+        elif bare_from >= 0:
+            pieces = pieces or []
+            pieces.append(payload[bare_from:pos])
+            bare_from = -1
+        pos = end
+    bare = payload[bare_from:] if bare_from >= 0 else b""
+    if pieces is not None:
+        bare = b"".join([*pieces, bare])
+    if not bare:
         raise DecodeError("the message has no body", 0)
-    message = Message(parts.stored())
-    message.scheduled_ms = parts.scheduled_ms
-    message.wire_bytes = len(payload)
-    message.header_bytes = parts.header_bytes
-    if bare[2] != form.PROPERTIES or not _has_first_field(bare):
+    message = Message(form.plain(prefix, bare) if front is None else front.stored(bare))
+    message.wire_bytes = size
+    message.header_bytes = header_bytes
+    if front is not None:
+        message.scheduled_ms = front.scheduled_ms
+    if properties_at < 0 or not _has_first_field(
+        payload, properties_at, properties_end
+    ):
         # Clients need an id to settle by; a message without one gets one.
         properties = message.properties()
         properties[MESSAGE_ID] = new_id()
         message.set_properties(properties)
-    elif bare.find(PING_CONTENT_TYPE, 0, form.section_end(bare, 0)) >= 0:
+    elif payload.find(PING_CONTENT_TYPE, properties_at, properties_end) >= 0:
         message.is_ping = message.properties()[CONTENT_TYPE] == PING_CONTENT_TYPE.decode()
     return message
 
 
-def _has_first_field(section: bytes) -> bool:
-    """Tell whether the list in a section has a first element other than null."""
-    constructor = section[3]
+def _has_first_field(payload: bytes, pos: int, end: int) -> bool:
+    """Tell whether the list in the section at `pos` has a first element other than null."""
+    constructor = payload[pos + 3]
     if constructor == 0xC0:
-        return len(section) > 6 and section[5] > 0 and section[6] != 0x40
+        return end - pos > 6 and payload[pos + 5] > 0 and payload[pos + 6] != 0x40
     if constructor == 0xD0:
-        return len(section) > 12 and section[8:12] != b"\0\0\0\0" and section[12] != 0x40
+        return end - pos > 12 and any(payload[pos + 8 : pos + 12]) and payload[pos + 12] != 0x40
     return False

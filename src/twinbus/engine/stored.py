@@ -21,7 +21,7 @@ NO_TTL: Final = 0xFFFFFFFF
 _NO_PRIORITY: Final = 0xFF
 
 _U32: Final = Struct(">I")
-_HEADER: Final = 0x70
+HEADER: Final = 0x70
 _DELIVERY_ANNOTATIONS: Final = 0x71
 _MESSAGE_ANNOTATIONS: Final = 0x72
 PROPERTIES: Final = 0x73
@@ -29,7 +29,7 @@ APPLICATION_PROPERTIES: Final = 0x74
 DATA: Final = 0x75
 SEQUENCE: Final = 0x76
 VALUE: Final = 0x77
-_FOOTER: Final = 0x78
+FOOTER: Final = 0x78
 
 _OMITTED: Final = "omitted-message-body-size"
 SCHEDULED_TIME: Final = "x-opt-scheduled-enqueue-time"
@@ -63,29 +63,11 @@ _headers_read: dict[bytes, bytes] = {}
 _headers_written: dict[bytes, bytes] = {}
 
 
-class Parts:
-    """A client's message, cut up."""
-
-    def __init__(self) -> None:
-        self.prefix = _PLAIN_HEADER
-        self.message_annotations: list[tuple[object, bytes]] | None = None
-        self.delivery_annotations: list[tuple[object, bytes]] | None = None
-        self.scheduled_ms = 0
-        #: Properties, application properties, body and footer.
-        self.bare = b""
-        self.header_bytes = 0
-
-    def stored(self) -> bytes:
-        if self.message_annotations is None and self.delivery_annotations is None:
-            return self.prefix + _NO_ANNOTATIONS + self.bare
-        return join(self.prefix, self.message_annotations, self.delivery_annotations, self.bare)
-
-
 def _prefix(ttl_ms: int, durable: bool, priority: int) -> bytes:
     return _PREFIX.pack(ttl_ms, durable, priority, 0, 0, 0, 0)[:6]
 
 
-_PLAIN_HEADER: Final = b"\xff\xff\xff\xff\x00\xff"
+PLAIN_HEADER: Final = b"\xff\xff\xff\xff\x00\xff"
 _NO_ANNOTATIONS: Final = bytes(12)
 
 
@@ -110,72 +92,55 @@ _ONE_BYTE_SIZE: Final = b"\xc0\xc1\xa0"
 _FOUR_BYTE_SIZE: Final = b"\xd0\xd1\xb0"
 
 
-def cut(payload: bytes) -> Parts:
-    """Cut a client's message into what the broker rewrites and what it passes through."""
-    parts = Parts()
-    size = len(payload)
-    pos = 0
-    bare_from = -1
-    pieces: list[bytes] | None = None
-    while pos < size:
-        end = section_end(payload, pos)
+class Front:
+    """What the broker writes itself on the way out: header and annotations."""
+
+    def __init__(self) -> None:
+        self.prefix = PLAIN_HEADER
+        self.message_annotations: list[tuple[object, bytes]] = []
+        self.delivery_annotations: list[tuple[object, bytes]] = []
+        self.scheduled_ms = 0
+
+    def read(self, payload: bytes, pos: int, end: int) -> None:
+        """Take in one of the front sections."""
         code = payload[pos + 2]
-        if code >= PROPERTIES:
-            if code > _FOOTER:
-                raise DecodeError("unknown message section", pos)
-            if bare_from < 0:
-                bare_from = pos
-            if code <= APPLICATION_PROPERTIES:
-                parts.header_bytes += end - pos
-                if code == APPLICATION_PROPERTIES:
-                    # The broker may have to edit them long after the sender is gone.
-                    codec.map_pairs(payload, pos + 3)
-        else:
-            if bare_from >= 0:
-                # pyamqp writes delivery annotations last: the bare message has a hole.
-                if pieces is None:
-                    pieces = []
-                pieces.append(payload[bare_from:pos])
-                bare_from = -1
-            _read_front(parts, payload, pos, end, code)
-        pos = end
-    if pieces is not None:
-        if bare_from >= 0:
-            pieces.append(payload[bare_from:])
-        parts.bare = b"".join(pieces)
-    elif bare_from >= 0:
-        parts.bare = payload[bare_from:]
-    return parts
+        if code == HEADER:
+            self.prefix = read_header(payload[pos + 3 : end])
+            return
+        if code != _DELIVERY_ANNOTATIONS and code != _MESSAGE_ANNOTATIONS:
+            raise DecodeError("unknown message section", pos)
+        kept = [p for p in codec.map_pairs(payload, pos + 3) if p[0] not in _BROKERS_OWN]
+        if code == _DELIVERY_ANNOTATIONS:
+            self.delivery_annotations = kept
+            return
+        self.message_annotations = kept
+        for key, raw in kept:
+            if key == SCHEDULED_TIME:
+                when = codec.decode_whole(raw)
+                if isinstance(when, int):
+                    self.scheduled_ms = when
+
+    def stored(self, bare: bytes) -> bytes:
+        ma_count, ma = _encode_pairs(self.message_annotations)
+        da_count, da = _encode_pairs(self.delivery_annotations)
+        counts = _PREFIX.pack(0, 0, 0, ma_count, len(ma), da_count, len(da))[6:]
+        return b"".join([self.prefix, counts, ma, da, bare])
 
 
-def _read_front(parts: Parts, payload: bytes, pos: int, end: int, code: int) -> None:
-    """Read a section that the broker writes itself on the way out."""
-    if code == _HEADER:
-        raw = payload[pos + 3 : end]
-        prefix = _headers_read.get(raw)
-        if prefix is None:
-            prefix = _read_header(raw)
-            if len(_headers_read) >= _CACHE_MAX:
-                _headers_read.clear()
-            _headers_read[raw] = prefix
-        parts.prefix = prefix
-        return
-    if code != _DELIVERY_ANNOTATIONS and code != _MESSAGE_ANNOTATIONS:
-        raise DecodeError("unknown message section", pos)
-    if end - pos <= 6:
-        return
-    parts.header_bytes += end - pos
-    pairs = codec.map_pairs(payload, pos + 3)
-    kept = [pair for pair in pairs if pair[0] not in _BROKERS_OWN]
-    if code == _DELIVERY_ANNOTATIONS:
-        parts.delivery_annotations = kept or None
-        return
-    parts.message_annotations = kept or None
-    for key, raw in kept:
-        if key == SCHEDULED_TIME:
-            when = codec.decode_whole(raw)
-            if isinstance(when, int):
-                parts.scheduled_ms = when
+def plain(prefix: bytes, bare: bytes) -> bytes:
+    """The stored form of a message without annotations."""
+    return prefix + _NO_ANNOTATIONS + bare
+
+
+def read_header(raw: bytes) -> bytes:
+    """The stored prefix that a header section means."""
+    prefix = _headers_read.get(raw)
+    if prefix is None:
+        prefix = _read_header(raw)
+        if len(_headers_read) >= _CACHE_MAX:
+            _headers_read.clear()
+        _headers_read[raw] = prefix
+    return prefix
 
 
 def _read_header(raw: bytes) -> bytes:
@@ -192,24 +157,14 @@ def _read_header(raw: bytes) -> bytes:
     return _prefix(ttl_ms, durable, priority)
 
 
-def _encode_pairs(pairs: list[tuple[object, bytes]] | None) -> tuple[int, bytes]:
-    if not pairs:
-        return 0, b""
+def _encode_pairs(pairs: list[tuple[object, bytes]]) -> tuple[int, bytes]:
     return len(pairs), b"".join([codec.encode(key) + raw for key, raw in pairs])
-
-
-def join(
-    prefix: bytes, message_annotations: list[tuple[object, bytes]] | None,
-    delivery_annotations: list[tuple[object, bytes]] | None, bare: bytes,
-) -> bytes:  # fmt: skip
-    ma_count, ma = _encode_pairs(message_annotations)
-    da_count, da = _encode_pairs(delivery_annotations)
-    counts = _PREFIX.pack(0, 0, 0, ma_count, len(ma), da_count, len(da))[6:]
-    return b"".join([prefix, counts, ma, da, bare])
 
 
 def ttl_of(stored: bytes) -> int:
     """The time to live that the message asks for, NO_TTL if none."""
+    if stored.startswith(b"\xff\xff\xff\xff"):
+        return NO_TTL
     return int(_U32.unpack_from(stored)[0])
 
 
@@ -218,8 +173,14 @@ def with_ttl(stored: bytes, ttl_ms: int) -> bytes:
 
 
 def bare_start(stored: bytes) -> int:
+    if stored.startswith(_NO_ANNOTATIONS, 6):
+        return PREFIX_SIZE
     fields = _PREFIX.unpack_from(stored)
     return PREFIX_SIZE + int(fields[4]) + int(fields[6])
+
+
+def has_annotations(stored: bytes) -> bool:
+    return not stored.startswith(_NO_ANNOTATIONS, 6)
 
 
 def annotations(stored: bytes) -> dict[str, object]:
@@ -296,7 +257,7 @@ def locked_head(
     locked_until_ms: int,
 ) -> bytes:  # fmt: skip
     """The head of a peek-lock delivery."""
-    if stored[6:18] != _NO_ANNOTATIONS:
+    if not stored.startswith(_NO_ANNOTATIONS, 6):
         token = _LOCK_TOKEN + token_high + low.to_bytes(8, "big")
         until = _LOCKED_UNTIL + locked_until_ms.to_bytes(8, "big", signed=True)
         return _annotated_head(stored, seq, enqueued_ms, delivery_count, token, until)
@@ -313,7 +274,7 @@ def free_head(
 
     `state` is 1 for a deferred and 2 for a scheduled message; an active one says nothing.
     """
-    if state or stored[6:18] != _NO_ANNOTATIONS:
+    if state or not stored.startswith(_NO_ANNOTATIONS, 6):
         extra = _MESSAGE_STATE + _U32.pack(state) if state else b""
         return _annotated_head(stored, seq, enqueued_ms, delivery_count, b"", extra)
     return _header_section(stored) + _FREE_HEAD.pack(

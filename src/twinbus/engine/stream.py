@@ -18,6 +18,8 @@ from twinbus.engine import records
 from twinbus.engine.consumer import Attachment, Consumer, Lock
 from twinbus.engine.index import (
     ACTIVE,
+    CHUNK_BITS,
+    CHUNK_MASK,
     DEFERRED,
     DEFERRED_LOCKED,
     GONE,
@@ -27,6 +29,7 @@ from twinbus.engine.index import (
     Index,
 )
 from twinbus.engine.kernel import Kernel, Wakeable
+from twinbus.engine.metering import Meter
 from twinbus.engine.records import NO_SESSION, PLACED, PLACED_HEAD, PLACED_HEAD_SIZE
 from twinbus.engine.sessions import Session, SessionTable
 
@@ -37,6 +40,11 @@ _BURST: Final = 64
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Owner:
     """What a stream asks of the entity that it belongs to."""
+
+    def __init__(self) -> None:
+        #: Payload bytes of all messages in its streams.
+        self.bytes_used = 0
+        self.meter = Meter()
 
     def dead_letter(
         self, stream: "Stream", seq: int, reason: str, description: str, delivery_count: int,
@@ -95,9 +103,7 @@ class Stream(Wakeable):
         self._run_first = 0
         self._run_count = 0
         self._run_how = 0
-        # Counted since start, for metrics.
-        self.placed_total = 0
-        self.delivered_total = 0
+        #: Counted since start.
         self.locks_lost_total = 0
 
     # --- placing ----------------------------------------------------------------------
@@ -123,12 +129,12 @@ class Stream(Wakeable):
         if keep:
             kernel.cached_bytes += size
         kernel.live_bytes += size
+        self.owner.bytes_used += size
         self.index.put(
             seq, state, location, size, now_ms, expires_ms, stored if keep else None
         )
         if not self.is_touched:
             kernel.touch(self)
-        self.placed_total += 1
         if delivery_count:
             self.counts[seq] = delivery_count
         if state == SCHEDULED:
@@ -177,7 +183,7 @@ class Stream(Wakeable):
         """The message's stored form, from memory or from the journal."""
         chunk = self.index.chunk(seq)
         assert chunk is not None
-        offset = seq & 511
+        offset = seq & CHUNK_MASK
         payload = chunk.payloads[offset]
         if payload is None:
             payload = self.kernel.log.read(chunk.locations[offset], chunk.sizes[offset])
@@ -186,18 +192,18 @@ class Stream(Wakeable):
     def enqueued_ms(self, seq: int) -> int:
         chunk = self.index.chunk(seq)
         assert chunk is not None
-        return chunk.enqueued[seq & 511]
+        return chunk.enqueued[seq & CHUNK_MASK]
 
     def expires_ms(self, seq: int) -> int:
         chunk = self.index.chunk(seq)
         if chunk is None or chunk.expires is None:
             return 0
-        return chunk.expires[seq & 511]
+        return chunk.expires[seq & CHUNK_MASK]
 
     def location(self, seq: int) -> int:
         chunk = self.index.chunk(seq)
         assert chunk is not None
-        return chunk.locations[seq & 511]
+        return chunk.locations[seq & CHUNK_MASK]
 
     def session_id(self, seq: int) -> str | None:
         if self.sessions is None:
@@ -216,15 +222,18 @@ class Stream(Wakeable):
             self.session_id(seq), self.due.get(seq, 0), 0,
         )  # fmt: skip
         self._forget_payload(seq)
+        before = self.index.bytes
         self.index.put(seq, state, location, len(stored), enqueued_ms, expires_ms, None)
+        self.kernel.live_bytes += self.index.bytes - before
+        self.owner.bytes_used += self.index.bytes - before
 
     def _forget_payload(self, seq: int) -> None:
         chunk = self.index.chunk(seq)
         assert chunk is not None
-        payload = chunk.payloads[seq & 511]
+        payload = chunk.payloads[seq & CHUNK_MASK]
         if payload is not None:
             self.kernel.cached_bytes -= len(payload)
-            chunk.payloads[seq & 511] = None
+            chunk.payloads[seq & CHUNK_MASK] = None
 
     # --- commits ----------------------------------------------------------------------
 
@@ -252,7 +261,9 @@ class Stream(Wakeable):
         index = self.index
         before = index.bytes
         kernel.cached_bytes -= index.remove(seq)
-        kernel.live_bytes += index.bytes - before
+        size = before - index.bytes
+        kernel.live_bytes -= size
+        self.owner.bytes_used -= size
         if self.counts:
             self.counts.pop(seq, None)
         if self.due:
@@ -341,7 +352,7 @@ class Stream(Wakeable):
                 self.cursor = self.durable_seq + 1
                 return 0
             self.cursor = seq + 1
-            if not self._expire_if_due(seq, now_ms):
+            if not self.index.can_expire or not self._expire_if_due(seq, now_ms):
                 return seq
 
     def _expire_if_due(self, seq: int, now_ms: int) -> bool:
@@ -359,10 +370,14 @@ class Stream(Wakeable):
         return True
 
     def _hand_over(self, consumer: Consumer, seq: int, now_ms: int) -> None:
-        stored = self.stored(seq)
-        enqueued_ms = self.enqueued_ms(seq)
+        chunk = self.index.chunks[seq >> CHUNK_BITS]
+        offset = seq & CHUNK_MASK
+        stored = chunk.payloads[offset]
+        if stored is None:
+            stored = self.kernel.log.read(chunk.locations[offset], chunk.sizes[offset])
+        enqueued_ms = chunk.enqueued[offset]
         delivery_count = self.counts.get(seq, 0) if self.counts else 0
-        self.delivered_total += 1
+        self.owner.meter.delivered(len(stored))
         if consumer.peek_lock:
             lock = self._lock(seq, delivery_count, consumer, consumer.session, False, now_ms)
             consumer.deliver(seq, stored, enqueued_ms, delivery_count, lock)
@@ -697,6 +712,7 @@ class Stream(Wakeable):
         for chunk in self.index.chunks.values():
             kernel.cached_bytes -= sum(len(p) for p in chunk.payloads if p is not None)
         kernel.live_bytes -= self.index.bytes
+        self.owner.bytes_used -= self.index.bytes
         self.index = Index()
         self.locked = {}
         self.counts = {}
@@ -838,7 +854,7 @@ class Stream(Wakeable):
         stored = b"" if moved else self.stored(seq)
         chunk = self.index.chunk(seq)
         assert chunk is not None
-        size = chunk.sizes[seq & 511]
+        size = chunk.sizes[seq & CHUNK_MASK]
         head = PLACED_HEAD.pack(
             PLACED, self.number, seq, self.enqueued_ms(seq), self.expires_ms(seq), kept,
             self.counts.get(seq, 0), self.due.get(seq, 0), moved, size,
@@ -847,7 +863,7 @@ class Stream(Wakeable):
         location = self.kernel.log.append_carried(head, stored)
         if not moved:
             moved = shared[old] = location + len(head)
-        chunk.locations[seq & 511] = moved
+        chunk.locations[seq & CHUNK_MASK] = moved
         if moved < chunk.location_min:
             chunk.location_min = moved
         return len(head) + len(stored)

@@ -47,6 +47,22 @@ def fill_raw(
     return batch
 
 
+def end_poll(receiver: Any) -> None:
+    """Let a long poll that runs in another task or thread return what it has, soon."""
+    handler = receiver._handler
+    if handler is not None:
+        handler._shutdown = True
+
+
+def withdraw_credit(receiver: Any) -> Any:
+    """Ask the broker to send no more for now (to be awaited where the SDK is asynchronous).
+
+    The SDK leaves the rest of its credit standing when a poll returns. What then arrives it
+    gives back at once, only to get it again, and messages lose their order on the way.
+    """
+    return receiver._handler._link.flow(link_credit=0)
+
+
 class PayloadTap:
     """Keeps the bytes of what a receiver gets, beside the decoded message (see `rewrite`).
 

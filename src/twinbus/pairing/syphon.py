@@ -81,7 +81,7 @@ class Syphon:
         """Finish the messages in hand and stop; the clients stay open."""
         self._stopping.set()
         for pump in self._pumps:
-            await pump.stop()
+            pump.stop()
         for task in self._tasks:
             await task.result()
         for canary in self._canaries.values():
@@ -114,7 +114,7 @@ class Syphon:
                 self._on_fault(f"The {gone[0]} client was closed; the pair has faulted.")
         self._stopping.set()
         for pump in self._pumps:
-            await pump.stop()
+            pump.stop()
 
 
 async def _is_closed(canary: ServiceBusSender) -> bool:

@@ -435,6 +435,7 @@ class Bridge(Handler):
         assert isinstance(receiver, Receiver)
         hub = self.hub
         kind = outcome.kind
+        receiver.holder.meter.settlements += 1
         try:
             if outcome.txn_id is not None:
                 wanted = _settlement(outcome)
@@ -464,6 +465,7 @@ class Bridge(Handler):
         context = link.context
         if isinstance(context, Receiver):
             if link.credit > 0:
+                context.holder.meter.receive_calls += 1
                 context.stream.want(context)
             if link.drain:
                 context.stream.dispatch(self.hub.now_ms)

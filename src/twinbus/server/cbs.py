@@ -8,30 +8,37 @@ from typing import TYPE_CHECKING
 from twinbus.amqp.types import Int
 from twinbus.core import errors, names
 from twinbus.core.errors import BusError
+from twinbus.server.authorization import Claim
 from twinbus.server.requests import Request
 
 if TYPE_CHECKING:
     from twinbus.server.door import Visitor
 
 
-def answer(visitor: Visitor) -> Callable[[Request], None]:
+def answer(
+    visitor: Visitor, call_later: Callable[[int, Callable[[], None]], None]
+) -> Callable[[Request], None]:
     """Give the function that answers requests to this connection's `$cbs`."""
 
     def put_token(request: Request) -> None:
         hub = visitor.bridge.hub
         audience = str(request.headers.get("name") or "")
         try:
-            _accept(visitor, request, audience, hub.now_ms // 1000)
+            claim = _accept(visitor, request, audience, hub.now_ms // 1000)
         except BusError as error:
             text = hub.track(error, audience)
             request.reply({"status-code": Int(error.kind.status), "status-description": text}, None)
             return
         request.reply({"status-code": Int(202), "status-description": "Accepted"}, None)
+        if claim.expires_s:
+            call_later(
+                claim.expires_s * 1000 - hub.now_ms, lambda: visitor.recheck(hub.now_ms // 1000)
+            )
 
     return put_token
 
 
-def _accept(visitor: Visitor, request: Request, audience: str, now_s: int) -> None:
+def _accept(visitor: Visitor, request: Request, audience: str, now_s: int) -> Claim:
     operation = request.headers.get("operation")
     if operation != "put-token":
         raise BusError(
@@ -46,3 +53,4 @@ def _accept(visitor: Visitor, request: Request, audience: str, now_s: int) -> No
     if entity and visitor.namespace.find(entity) is None:
         raise errors.entity_not_found(audience)
     visitor.claims[claim.path] = claim
+    return claim

@@ -42,6 +42,8 @@ class Visitor:
         #: What a SASL PLAIN password gives in each namespace, until the host name is known.
         self.passwords: dict[str, Claim] = {}
         self.nodes: dict[str, RequestNode] = {}
+        #: What each open link needed: looked at again when a token expires.
+        self.granted: dict[Link, tuple[str, str]] = {}
 
     def require(self, path: str, right: str, now_s: int) -> None:
         """Refuse what no claim of this connection allows."""
@@ -55,6 +57,17 @@ class Visitor:
                 f"Unauthorized access. '{right}' claim(s) are required to perform this operation"
                 f" on '{path}'.",
             )
+
+
+    def recheck(self, now_s: int) -> None:
+        """Detach the links whose token has expired and was not renewed."""
+        self.granted = {link: need for link, need in self.granted.items() if link.attached}
+        for link, (path, right) in list(self.granted.items()):
+            try:
+                self.require(path, right, now_s)
+            except BusError as error:
+                del self.granted[link]
+                self.bridge.detach_link(link, error)
 
 
 class Hosts(Protocol):
@@ -113,7 +126,7 @@ class FrontDoor(Door):
             raise BusError(errors.NOT_ALLOWED, "The link has no address; name a queue or topic.")
         path = names.strip_authority(raw)
         if names.fold(path) == "$cbs":
-            self._attach_node(visitor, link, "$cbs", cbs.answer(visitor))
+            self._attach_node(visitor, link, "$cbs", cbs.answer(visitor, self._call_later))
             return
         assert visitor.namespace is not None
         address = names.parse_address(raw)
@@ -158,6 +171,7 @@ class FrontDoor(Door):
                 f"Nothing can be sent to '{address.path}'; send to its queue or topic instead.",
             )
         visitor.require(entity.path, SEND, now_s)
+        visitor.granted[link] = (entity.path, SEND)
         via = _property(link, _VIA)
         if isinstance(via, str):
             assert visitor.namespace is not None
@@ -186,6 +200,7 @@ class FrontDoor(Door):
                 f"'{entity.path}' is a topic: receive from one of its subscriptions.",
             )
         visitor.require(address.path, LISTEN, now_ms // 1000)
+        visitor.granted[link] = (address.path, LISTEN)
         entity.check_receive()
         if entity.forward_to is not None and address.stream == names.MAIN_STREAM:
             raise BusError(

@@ -99,6 +99,7 @@ class Management:
 
     def answer(self, request: Request) -> None:
         self._entity.accessed_ms = self._hub.now_ms
+        self._entity.meter.management_calls += 1
         try:
             body = self._perform(request)
         except BusError as error:

@@ -93,7 +93,8 @@ def server_context(files: CertificateFiles) -> ssl.SSLContext:
     context.set_ciphers(_CIPHERS)
     context.options |= ssl.OP_NO_RENEGOTIATION
     try:
-        context.load_cert_chain(files.certificate, files.key)
+        # Without a password OpenSSL would stop and ask for one on the terminal.
+        context.load_cert_chain(files.certificate, files.key, password="")
     except OSError as error:
         raise ValueError(
             f"The TLS certificate {files.certificate} with key {files.key} cannot be used: {error}"

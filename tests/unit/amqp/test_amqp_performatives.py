@@ -7,7 +7,7 @@ import pytest
 from twinbus.amqp.codec import NULL, decode_whole, encode
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.performatives import (
-    TRANSFER_16_BYTES,
+    TRANSFER_BYTES,
     Fields,
     attach_frame,
     begin_frame,
@@ -22,9 +22,9 @@ from twinbus.amqp.performatives import (
     read_flow,
     read_transfer,
     session_flow,
-    transfer_16,
     transfer_continuation,
-    transfer_head,
+    transfer_first,
+    transfer_single,
 )
 from twinbus.amqp.types import Described, Symbol, UByte, UInt, ULong, UShort
 
@@ -184,12 +184,14 @@ def test_flow() -> None:
 
 
 def test_written_transfers_read_back() -> None:
-    settled = transfer_16(TRANSFER_16_BYTES, 3, 70_000, 2**32 - 1, b"t" * 16, 0x80013700, True)
-    channel, value = body(settled)
-    assert channel == 3
-    assert value.value == [70_000, 2**32 - 1, b"t" * 16, 0x80013700, True, False]
-    head = decode_whole(transfer_head(1, 2, b"tag", 0, False, True))
-    assert head == Described(ULong(0x14), [1, 2, b"tag", 0, False, True])
+    for tag in (b"t" * 16, b"", b"tag", b"t" * 32):
+        size = TRANSFER_BYTES + len(tag)
+        single = transfer_single(size, 3, 70_000, 2**32 - 1, tag, 0x80013700, True)
+        channel, value = body(single)
+        assert channel == 3
+        assert value.value == [70_000, 2**32 - 1, tag, 0x80013700, True, False]
+    first = decode_whole(transfer_first(1, 2, b"tag", 0, False))
+    assert first == Described(ULong(0x14), [1, 2, b"tag", 0, False, True])
     rest = decode_whole(transfer_continuation(1, True, False))
     assert rest == Described(ULong(0x14), [1, None, None, None, True, False])
 

@@ -230,6 +230,51 @@ def test_unsettled_outcomes_wait_for_our_answer() -> None:
     assert len(outcomes(peer)) == 1
 
 
+def test_an_outcome_is_told_once() -> None:
+    """R5: a repeated settlement must not overtake the answer to the first."""
+    peer, link = joined()
+    deliver(link, "a")
+    deliver(link, "b")
+    for _ in range(2):
+        peer.disposition(0, 1, settled=False, state=accepted())
+    assert outcomes(peer) == [("a", 0, False), ("b", 1, False)]
+    # A peer that settles by itself after all has nothing more to say, nor have we.
+    peer.disposition(0, 0, settled=True, state=accepted())
+    assert len(outcomes(peer)) == 2
+    link.session.settle_outgoing(0, 0, ACCEPTED)
+    assert peer.read() == []
+    link.session.settle_outgoing(1, 1, ACCEPTED)
+    assert [heard.code for heard in peer.read()] == [DISPOSITION]
+    assert link.session.decided == set()
+
+
+def test_progress_decides_nothing() -> None:
+    peer, link = joined()
+    deliver(link, "a")
+    received = Described(ULong(0x23), [UInt(0), ULong(0)])
+    for state in (received, None, accepted()):
+        peer.disposition(0, 0, settled=False, state=state)
+    assert len(outcomes(peer)) == 3
+
+
+def test_an_outcome_in_a_transaction_may_be_followed_by_another() -> None:
+    """E10: after a rollback the delivery is open again."""
+    peer, link = joined()
+    deliver(link, "a")
+    peer.disposition(0, 0, settled=False, state=Described(ULong(0x34), [b"t", accepted()]))
+    peer.disposition(0, 0, settled=False, state=accepted())
+    assert [call[4].txn_id for call in peer.recorder.of("outcome")] == [b"t", None]
+
+
+def test_the_end_of_a_link_forgets_what_was_decided() -> None:
+    peer, link = joined()
+    deliver(link, "a")
+    peer.disposition(0, 0, settled=False, state=accepted())
+    peer.send(DETACH, [UInt(0), True])
+    assert link.session.decided == set()
+    assert link.take_unsettled() == ["a"]
+
+
 def test_a_range_shares_one_outcome() -> None:
     peer, _ = joined(links=2)
     for i in range(10):
@@ -282,6 +327,18 @@ def test_our_answer_may_cover_a_range() -> None:
     link.session.settle_outgoing(0, 2, ACCEPTED)
     assert peer.read()[0].fields[1:3] == [0, 2]
     assert list(link.session.owners) == [3]
+
+
+def test_our_answer_leaves_out_what_is_settled_already() -> None:
+    peer, _ = joined(links=2)
+    for i in range(5):
+        deliver(peer.recorder.links[i == 2], i)
+    peer.read()
+    peer.send(DETACH, [UInt(1), True])
+    link = peer.recorder.links[0]
+    link.session.settle_outgoing(0, 9, ACCEPTED)
+    assert [answer.fields[1:3] for answer in peer.read()] == [[0, 1], [3, 4]]
+    assert link.session.owners == {}
 
 
 def test_a_disposition_without_state() -> None:

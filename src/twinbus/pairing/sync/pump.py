@@ -85,10 +85,10 @@ class Pump:
             self._stopping.wait(self._retry_s)
 
     def stop(self) -> None:
-        """End the long poll: closing its receiver is the one way out of it."""
+        """Finish what is in hand and end; `run` returns soon after."""
         self._stopping.set()
         if self._receiver is not None:
-            close_quietly(self._receiver)
+            sdk.end_poll(self._receiver)
 
     def _pump(self) -> None:
         """Make passes over one connection to the backlog queue until something breaks."""
@@ -102,6 +102,7 @@ class Pump:
                     max_message_count=_RECEIVE_COUNT,
                     max_wait_time=_LOOK_FURTHER_S if self._held else self._poll_s,
                 )
+                sdk.withdraw_credit(receiver)
                 for message in messages:
                     self._handle(receiver, message)
                 if self._held and (not messages or len(self._held) >= _HELD_MAX):
