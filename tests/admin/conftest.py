@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -75,9 +75,13 @@ def loop_kind(request: pytest.FixtureRequest) -> str:
     return kind
 
 
+def loop_factory(kind: str) -> Callable[[], asyncio.AbstractEventLoop]:
+    return uvloop.new_event_loop if kind == "uvloop" else asyncio.new_event_loop
+
+
 def _run_admin_port(kind: str, directory: Path) -> Iterator[AdminPort]:
     admin = AdminPort(MemoryNamespace(), directory / "tls" / "ca.pem", 0)
-    loop = uvloop.new_event_loop() if kind == "uvloop" else asyncio.new_event_loop()
+    loop = loop_factory(kind)()
     ready, stop = threading.Event(), asyncio.Event()
     thread = threading.Thread(
         target=lambda: loop.run_until_complete(_serve(admin, ready, stop)), daemon=True

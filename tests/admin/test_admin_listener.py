@@ -7,7 +7,7 @@ import ssl
 
 import aiohttp
 import pytest
-from conftest import AdminPort, Echo, wall_clock_ms
+from conftest import AdminPort, Echo, loop_factory, wall_clock_ms
 from memory_namespace import MemoryNamespace
 
 from twinbus.admin import listener as listener_module
@@ -102,19 +102,24 @@ async def test_a_port_in_use_is_an_error_at_start() -> None:
         await listener.close()
 
 
-async def test_closing_ends_idle_connections_and_frees_the_port() -> None:
+async def close_with_idle_connections() -> None:
     listener = HttpListener(make_application(MemoryNamespace(), Echo, wall_clock_ms), None)
     await listener.start(None, 0)
     port = listener.port
-    silent = await asyncio.open_connection("127.0.0.1", port)
+    silent_reader, silent_writer = await asyncio.open_connection("127.0.0.1", port)
     async with aiohttp.ClientSession() as session:
         async with session.get(f"http://127.0.0.1:{port}/health") as response:
             assert response.status == 200
         await asyncio.wait_for(listener.close(), 3)
-    assert await ended(silent[0])
-    silent[1].close()
-    await silent[1].wait_closed()
+    assert await ended(silent_reader)
+    silent_writer.close()
+    await silent_writer.wait_closed()
     socket.create_server(("127.0.0.1", port)).close()
+
+
+def test_closing_ends_idle_connections_and_frees_the_port(loop_kind: str) -> None:
+    with asyncio.Runner(loop_factory=loop_factory(loop_kind)) as runner:
+        runner.run(close_with_idle_connections())
 
 
 async def test_running_out_of_files_only_makes_new_connections_wait(

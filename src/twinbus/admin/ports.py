@@ -67,9 +67,10 @@ class Administration(Protocol):
     def authorize(self, token: str, audience: str, right: str, now_s: int) -> None:
         """Refuse (UNAUTHORIZED, FORBIDDEN) a token that does not give the right.
 
-        The audience is the request's URL without query, percent signs undone: its path may
-        be an entity's, a list's (`orders/Subscriptions`, `$Resources/queues`), a rule's or
-        `$namespaceinfo`. Tokens are often made for just that URL.
+        The token is what the request brought, maybe nothing. The audience is the request's
+        URL without query, percent signs undone: its path may be an entity's, a list's
+        (`orders/Subscriptions`, `$Resources/queues`), a rule's or `$namespaceinfo`. Tokens
+        are often made for just that URL.
         """
 
     def get_queue(self, name: str) -> QueueDescription | None: ...

@@ -16,9 +16,8 @@ SUBPROTOCOL = "AMQPWSB10"
 
 # Some clients refuse messages of several megabytes; a stream can be cut anywhere.
 MESSAGE_BYTES_MAX = 64 * 1024
-# The protocol is told to pause above the first and to go on below the second.
-BUFFER_BYTES_HIGH = 256 * 1024
-BUFFER_BYTES_LOW = 64 * 1024
+# The protocol is told to pause when more than this is waiting, unless it asks otherwise.
+BUFFER_BYTES_HIGH = 64 * 1024
 # How long a peer that does not read can keep a closed connection.
 CLOSE_WAIT_S = 5.0
 
@@ -45,6 +44,7 @@ class WebSocketTransport(asyncio.Transport):
         self._may_read = asyncio.Event()
         self._may_read.set()
         self._writing_paused = False
+        self.set_write_buffer_limits()
         self._closing = False
         self._deadline: asyncio.TimerHandle | None = None
 
@@ -59,12 +59,17 @@ class WebSocketTransport(asyncio.Transport):
             return
         self._buffer += data
         self._something_to_do.set()
-        if len(self._buffer) > BUFFER_BYTES_HIGH and not self._writing_paused:
+        if len(self._buffer) > self._high and not self._writing_paused:
             self._writing_paused = True
             self._protocol.pause_writing()
 
     def get_write_buffer_size(self) -> int:
         return len(self._buffer)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Say above how many waiting bytes the protocol pauses, and below how many it goes on."""
+        self._high = BUFFER_BYTES_HIGH if high is None else high
+        self._low = self._high // 4 if low is None else low
 
     def pause_reading(self) -> None:
         self._may_read.clear()
@@ -136,7 +141,7 @@ class WebSocketTransport(asyncio.Transport):
                 piece = bytes(self._buffer[:MESSAGE_BYTES_MAX])
                 del self._buffer[:MESSAGE_BYTES_MAX]
                 await self._websocket.send_bytes(piece)
-                if self._writing_paused and len(self._buffer) <= BUFFER_BYTES_LOW:
+                if self._writing_paused and len(self._buffer) <= self._low:
                     self._writing_paused = False
                     self._protocol.resume_writing()
         await self._websocket.close()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from twinbus.amqp.codec import list_starts, map_pairs, skip
+from twinbus.amqp.codec import skip
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.performatives import descriptor_at
 
@@ -126,51 +126,6 @@ def _place_map(found: Sections, code: int, start: int, at: int, end: int) -> Non
 def _once(known: int, start: int) -> None:
     if known >= 0:
         raise DecodeError("section comes twice", start)
-
-
-def validate(payload: bytes, found: Sections) -> None:
-    """Check the inside of the sections that the broker may have to edit later: their
-    elements must tile them and their keys be readable. The body stays unread."""
-    if found.header_at >= 0:
-        list_starts(payload, found.header_at)
-    if found.properties_at >= 0:
-        list_starts(payload, found.properties_at)
-    for at in (
-        found.delivery_annotations_at,
-        found.message_annotations_at,
-        found.application_properties_at,
-        found.footer_at,
-    ):
-        if at >= 0:
-            map_pairs(payload, at)
-
-
-def find_properties(payload: bytes) -> int:
-    """Where the properties section starts, -1 if there is none; looks at a few bytes."""
-    pos = 0
-    end = len(payload)
-    while pos < end:
-        code, at = descriptor_at(payload, pos)
-        if code == PROPERTIES:
-            return pos
-        pos = skip(payload, at)
-    return -1
-
-
-def has_message_id(payload: bytes) -> bool:
-    """Tell whether the message has a message-id, the first of its properties."""
-    pos = find_properties(payload)
-    if pos < 0:
-        return False
-    _, at = descriptor_at(payload, pos)
-    kind = payload[at]
-    if kind == 0xC0:
-        first = at + 3
-    elif kind == 0xD0:
-        first = at + 9
-    else:
-        return False
-    return first < skip(payload, at) and payload[first] != 0x40
 
 
 def split_batch(payload: bytes) -> list[bytes]:

@@ -29,9 +29,13 @@ def common(
 
 @app.command()
 def serve(
-    data_dir: Annotated[Path, typer.Option(help="Where everything is kept.")] = Path("twinbus-data"),
+    data_dir: Annotated[Path, typer.Option(help="Where everything is kept.")] = Path(
+        "twinbus-data"
+    ),
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    amqp_port: Annotated[str, typer.Option(help="Plain AMQP; 0: any free port, or 'off'.")] = "5672",
+    amqp_port: Annotated[
+        str, typer.Option(help="Plain AMQP; 0: any free port, or 'off'.")
+    ] = "5672",
     amqps_port: Annotated[str, typer.Option(help="AMQP over TLS; 0, or 'off'.")] = "5671",
     admin_port: Annotated[
         str, typer.Option(help="Administration and WebSocket, HTTP and HTTPS; 0, or 'off'.")

@@ -158,7 +158,8 @@ class SubscriptionDescription:
         _check_metadata(self.user_metadata)
         if self.requires_session and self.forward_to:
             raise BusError(
-                ARGUMENT_ERROR, f"Subscription '{self.name}' requires sessions and so cannot forward."
+                ARGUMENT_ERROR,
+                f"Subscription '{self.name}' requires sessions and so cannot forward.",
             )
 
     def check_update(self, old: "SubscriptionDescription") -> None:
@@ -240,7 +241,9 @@ def _check_size(megabytes: int) -> None:
 
 def _check_message_size(kilobytes: int) -> None:
     if kilobytes != 256 and not 1024 <= kilobytes <= 102_400:
-        raise _refuse("MaxMessageSizeInKilobytes must be from 1024 to 102400 (or the default, 256).")
+        raise _refuse(
+            "MaxMessageSizeInKilobytes must be from 1024 to 102400 (or the default, 256)."
+        )
 
 
 def _check_status(status: str) -> None:

@@ -419,9 +419,7 @@ class Subscription(Holder):
             d.lock_duration_ms, d.max_delivery_count, d.dead_lettering_on_message_expiration
         )
 
-    def receive_copies(
-        self, message: Message, view: View, now_ms: int, ttl_ms: int
-    ) -> None:
+    def receive_copies(self, message: Message, view: View, now_ms: int, ttl_ms: int) -> None:
         """Take the copies of a topic's message that this subscription's rules call for (E8)."""
         if self.send_disabled:
             return

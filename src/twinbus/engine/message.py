@@ -8,6 +8,7 @@ from typing import Final
 
 from twinbus.amqp import codec
 from twinbus.amqp.errors import DecodeError
+from twinbus.amqp.sections import APPLICATION_PROPERTIES, FOOTER, HEADER, PROPERTIES
 from twinbus.core import errors
 from twinbus.core.errors import BusError
 from twinbus.core.units import UNLIMITED_MS
@@ -64,7 +65,7 @@ class Message:
     def properties(self) -> list[object]:
         """The thirteen properties; what is not given is None."""
         if self._properties is None:
-            start, end = self.section(form.PROPERTIES)
+            start, end = self.section(PROPERTIES)
             try:
                 fields: object = codec.decode_whole(self.stored[start + 3 : end]) if end else []
             except DecodeError as error:
@@ -88,7 +89,7 @@ class Message:
 
     def application_properties(self) -> list[tuple[object, bytes]]:
         """The application properties, values as they are on the wire."""
-        start, end = self.section(form.APPLICATION_PROPERTIES)
+        start, end = self.section(APPLICATION_PROPERTIES)
         return codec.map_pairs(self.stored, start + 3) if end else []
 
     def original_sequence(self) -> int:
@@ -109,7 +110,7 @@ class Message:
         """Take the sizes anew after a change."""
         start = form.bare_start(self.stored)
         self.header_bytes = start - form.PREFIX_SIZE
-        for code in (form.PROPERTIES, form.APPLICATION_PROPERTIES):
+        for code in (PROPERTIES, APPLICATION_PROPERTIES):
             section = self.section(code)
             self.header_bytes += section[1] - section[0]
         self.wire_bytes = len(self.stored)
@@ -140,14 +141,14 @@ class Message:
         if pos < len(stored) and stored[pos + 2] == code:
             end = form.section_end(stored, pos)
         self._changed(stored[:pos] + section + stored[end:])
-        if code == form.PROPERTIES:
+        if code == PROPERTIES:
             self._properties = None
 
     def set_properties(self, fields: list[object]) -> None:
-        self.set_section(form.PROPERTIES, codec.encode(fields))
+        self.set_section(PROPERTIES, codec.encode(fields))
 
     def set_application_properties(self, pairs: list[tuple[object, bytes]]) -> None:
-        self.set_section(form.APPLICATION_PROPERTIES, codec.encode_map(pairs))
+        self.set_section(APPLICATION_PROPERTIES, codec.encode_map(pairs))
 
     def merge_properties(self, updates: dict[object, object]) -> None:
         """Set some application properties and keep the others (R4)."""
@@ -172,7 +173,6 @@ class Message:
         copy.merge_properties(updates)
         copy.set_annotation(_SOURCE, source)
         return copy.stored
-
 
     def forget_death(self) -> None:
         """Take away what dead-lettering added."""
@@ -201,26 +201,26 @@ def take_in(payload: bytes, new_id: Callable[[], str]) -> Message:
     while pos < size:
         end = form.section_end(payload, pos)
         code = payload[pos + 2]
-        if code > form.APPLICATION_PROPERTIES:
-            if code > form.FOOTER:
+        if code > APPLICATION_PROPERTIES:
+            if code > FOOTER:
                 raise DecodeError("unknown message section", pos)
             if bare_from < 0:
                 bare_from = pos
-        elif code == form.PROPERTIES:
+        elif code == PROPERTIES:
             if bare_from < 0:
                 bare_from = pos
             properties_at = pos
             properties_end = end
             header_bytes += end - pos
-        elif code == form.APPLICATION_PROPERTIES:
+        elif code == APPLICATION_PROPERTIES:
             if bare_from < 0:
                 bare_from = pos
             header_bytes += end - pos
             # The broker may have to edit them long after the sender is gone.
             codec.map_pairs(payload, pos + 3)
-        elif code == form.HEADER and pos == 0:
+        elif code == HEADER and pos == 0:
             prefix = form.read_header(payload[3:end])
-        elif end - pos > 6 or code < form.HEADER:
+        elif end - pos > 6 or code < HEADER:
             if bare_from >= 0:
                 # pyamqp writes delivery annotations last: the bare message has a hole.
                 pieces = pieces or []
@@ -246,9 +246,7 @@ def take_in(payload: bytes, new_id: Callable[[], str]) -> Message:
     message.header_bytes = header_bytes
     if front is not None:
         message.scheduled_ms = front.scheduled_ms
-    if properties_at < 0 or not _has_first_field(
-        payload, properties_at, properties_end
-    ):
+    if properties_at < 0 or not _has_first_field(payload, properties_at, properties_end):
         # Clients need an id to settle by; a message without one gets one.
         properties = message.properties()
         properties[MESSAGE_ID] = new_id()

@@ -126,9 +126,7 @@ class Namespace(Directory):
                 errors.QUOTA_EXCEEDED,
                 f"A topic may have at most {limits.SUBSCRIPTIONS_MAX} subscriptions.",
             )
-        description = replace(
-            description, topic=topic.path, created_ms=now_ms, updated_ms=now_ms
-        )
+        description = replace(description, topic=topic.path, created_ms=now_ms, updated_ms=now_ms)
         self._check_forwarding(description)
         description.check()
         rule = rule or RuleDescription(DEFAULT_RULE)

@@ -76,9 +76,7 @@ def entity_removed(entity: int) -> bytes:
 
 
 def session_state_set(stream: int, session_id: bytes, state: bytes | None, at_ms: int) -> bytes:
-    head = _SESSION_STATE.pack(
-        SESSION_STATE_SET, stream, state is not None, at_ms, len(session_id)
-    )
+    head = _SESSION_STATE.pack(SESSION_STATE_SET, stream, state is not None, at_ms, len(session_id))
     return head + session_id + (state or b"")
 
 

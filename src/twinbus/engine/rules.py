@@ -45,6 +45,8 @@ class Rule:
         assert self.action is not None
         copy = message.copy()
         self.action.apply(View(copy, new_id))
+        # So that a receiver can tell the copies of one message apart.
+        copy.merge_properties({"RuleName": self.description.name})
         copy.measure()
         return copy
 

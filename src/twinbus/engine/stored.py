@@ -11,6 +11,12 @@ from typing import Final
 
 from twinbus.amqp import codec
 from twinbus.amqp.errors import DecodeError
+from twinbus.amqp.sections import (
+    DATA,
+    DELIVERY_ANNOTATIONS,
+    HEADER,
+    MESSAGE_ANNOTATIONS,
+)
 from twinbus.amqp.types import Symbol
 
 # time to live (NO_TTL: none), durable, priority (NO_PRIORITY: none given), then count and
@@ -21,16 +27,6 @@ NO_TTL: Final = 0xFFFFFFFF
 _NO_PRIORITY: Final = 0xFF
 
 _U32: Final = Struct(">I")
-HEADER: Final = 0x70
-_DELIVERY_ANNOTATIONS: Final = 0x71
-_MESSAGE_ANNOTATIONS: Final = 0x72
-PROPERTIES: Final = 0x73
-APPLICATION_PROPERTIES: Final = 0x74
-DATA: Final = 0x75
-SEQUENCE: Final = 0x76
-VALUE: Final = 0x77
-FOOTER: Final = 0x78
-
 _OMITTED: Final = "omitted-message-body-size"
 SCHEDULED_TIME: Final = "x-opt-scheduled-enqueue-time"
 # Written by the broker on every delivery; what a client sends under these names is dropped.
@@ -107,10 +103,10 @@ class Front:
         if code == HEADER:
             self.prefix = read_header(payload[pos + 3 : end])
             return
-        if code != _DELIVERY_ANNOTATIONS and code != _MESSAGE_ANNOTATIONS:
+        if code != DELIVERY_ANNOTATIONS and code != MESSAGE_ANNOTATIONS:
             raise DecodeError("unknown message section", pos)
         kept = [p for p in codec.map_pairs(payload, pos + 3) if p[0] not in _BROKERS_OWN]
-        if code == _DELIVERY_ANNOTATIONS:
+        if code == DELIVERY_ANNOTATIONS:
             self.delivery_annotations = kept
             return
         self.message_annotations = kept

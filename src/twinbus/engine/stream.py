@@ -130,9 +130,7 @@ class Stream(Wakeable):
             kernel.cached_bytes += size
         kernel.live_bytes += size
         self.owner.bytes_used += size
-        self.index.put(
-            seq, state, location, size, now_ms, expires_ms, stored if keep else None
-        )
+        self.index.put(seq, state, location, size, now_ms, expires_ms, stored if keep else None)
         if not self.is_touched:
             kernel.touch(self)
         if delivery_count:

@@ -44,6 +44,10 @@ _SENDERS_MAX = 32
 _REASON_CHARS_MAX = 4096
 
 
+class ClientGoneError(Exception):
+    """Somebody closed one of the two clients under the pump."""
+
+
 class Pump:
     def __init__(
         self,
@@ -68,11 +72,19 @@ class Pump:
         self._held: list[ServiceBusReceivedMessage] = []
 
     async def run(self) -> None:
-        """Pump until told to stop; either side may go away and come back meanwhile."""
+        """Pump until told to stop; either side may go away and come back meanwhile.
+
+        A client that was closed does not come back: the SDK would go on with it, so the
+        pump is the one to end, and the syphon to see to the other client (P12).
+        """
         while not self._stopping.is_set():
             try:
                 await self._pump()
+            except ClientGoneError:
+                self._stopping.set()
             except Exception as error:
+                if self._receiver is not None and sdk.is_closed(self._receiver):
+                    self._stopping.set()
                 if not self._stopping.is_set():
                     self._observer.tell([PumpFailed(self.queue, str(error))])
                     log.debug("Pump of %s", self.queue, exc_info=True)
@@ -90,6 +102,8 @@ class Pump:
         self._receiver = receiver = self._secondary.get_queue_receiver(self.queue)
         async with receiver:
             while not self._stopping.is_set():
+                if sdk.is_closed(receiver):
+                    raise ClientGoneError
                 if not self._tap.sits_on(receiver):
                     self._tap.put_on(receiver)
                 self._tap.forget()
@@ -134,6 +148,8 @@ class Pump:
             return
         try:
             await self._send(restored)
+        except ClientGoneError:
+            raise
         except Exception as error:
             await self._after_refusal(receiver, message, restored.path, error)
             return
@@ -187,7 +203,9 @@ class Pump:
                 restored.partition_key,
             )
             await sender.send_messages(batch, timeout=self._timeout_s)
-        except BaseException:
+        except BaseException as error:
+            if sdk.is_closed(sender):
+                raise ClientGoneError from error
             await close_quietly(sender)
             raise
         self._senders[restored.path] = sender

@@ -99,7 +99,8 @@ def to_backlog(
         )
     aliases[PATH] = path
     annotations = dict(copy.annotations or {})
-    scheduled = schedule_time or _take(annotations, _SCHEDULED_ANNOTATION)
+    own_time = _take(annotations, _SCHEDULED_ANNOTATION)
+    scheduled = own_time if schedule_time is None else schedule_time
     if scheduled is not None:
         # An AMQP timestamp is the type of the annotation itself, and a date to every client.
         aliases[SCHEDULED_ENQUEUE_TIME] = sdk.amqp_timestamp(_milliseconds(scheduled))

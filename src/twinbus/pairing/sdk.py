@@ -47,6 +47,12 @@ def fill_raw(
     return batch
 
 
+def is_closed(handler: Any) -> bool:
+    """Tell whether a sender or receiver was closed: by hand, or because its client was."""
+    closed: bool = handler._shutdown.is_set()
+    return closed
+
+
 def end_poll(receiver: Any) -> None:
     """Let a long poll that runs in another task or thread return what it has, soon."""
     handler = receiver._handler

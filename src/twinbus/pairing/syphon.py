@@ -7,8 +7,9 @@ seconds, it closes that one too (P12).
 
 from collections.abc import Callable
 
-from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
+from azure.servicebus.aio import ServiceBusClient
 
+from twinbus.pairing import sdk
 from twinbus.pairing.concurrency import Event, Task
 from twinbus.pairing.events import PairFaulted
 from twinbus.pairing.names import backlog_queue_name
@@ -96,7 +97,7 @@ class Syphon:
     async def _watch(self) -> None:
         gone_since_ms: int | None = None
         while not await self._stopping.wait(_WATCH_S):
-            gone = [name for name, canary in self._canaries.items() if await _is_closed(canary)]
+            gone = [name for name, canary in self._canaries.items() if sdk.is_closed(canary)]
             if not gone:
                 gone_since_ms = None
                 continue
@@ -115,12 +116,3 @@ class Syphon:
         self._stopping.set()
         for pump in self._pumps:
             pump.stop()
-
-
-async def _is_closed(canary: ServiceBusSender) -> bool:
-    """Sending nothing does nothing, except that a closed sender refuses it."""
-    try:
-        await canary.send_messages([])
-    except ValueError:
-        return True
-    return False

@@ -62,7 +62,9 @@ class Guard:
         except ValueError as error:
             raise BusError(errors.UNAUTHORIZED, f"InvalidSignature: {error}.") from error
         if now_s >= parsed.expiry_s:
-            raise BusError(errors.UNAUTHORIZED, "ExpiredToken: the token has expired; make a new one.")
+            raise BusError(
+                errors.UNAUTHORIZED, "ExpiredToken: the token has expired; make a new one."
+            )
         policy = self._policy(parsed.key_name, path)
         if policy is None or not any(
             parsed.signed_by(key) for key in (policy.primary_key, policy.secondary_key) if key

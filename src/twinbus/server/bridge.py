@@ -328,8 +328,8 @@ class Bridge(Handler):
             except BusError as error:
                 self._refuse_transfer(link, delivery_id, settled, error)
                 return
-            except DecodeError as error:
-                refusal = BusError(errors.DECODE_ERROR, f"The message is no AMQP message: {error}")
+            except DecodeError as fault:
+                refusal = BusError(errors.DECODE_ERROR, f"The message is no AMQP message: {fault}")
                 self._refuse_transfer(link, delivery_id, settled, refusal)
                 return
             if settled:
@@ -416,8 +416,8 @@ class Bridge(Handler):
         except BusError as error:
             self._refuse_transfer(link, delivery_id, settled, error)
             return
-        except DecodeError as error:
-            refusal = BusError(errors.DECODE_ERROR, f"Neither declare nor discharge: {error}")
+        except DecodeError as fault:
+            refusal = BusError(errors.DECODE_ERROR, f"Neither declare nor discharge: {fault}")
             self._refuse_transfer(link, delivery_id, settled, refusal)
             return
         if not settled:
@@ -453,8 +453,8 @@ class Bridge(Handler):
                 state = _answer(outcome)
         except BusError as error:
             state = self.rejected(error, receiver.stream.path)
-        except DecodeError as error:
-            refusal = BusError(errors.DECODE_ERROR, f"The settlement cannot be read: {error}")
+        except DecodeError as fault:
+            refusal = BusError(errors.DECODE_ERROR, f"The settlement cannot be read: {fault}")
             state = self.rejected(refusal, receiver.stream.path)
         if not settled:
             hub.replies.settle(self, receiver.link.session, delivery_id, state, False)
@@ -469,7 +469,8 @@ class Bridge(Handler):
                 context.stream.want(context)
             if link.drain:
                 context.stream.dispatch(self.hub.now_ms)
-                if link.attached:
+                # With its window closed the client gets the rest before it is drained.
+                if link.attached and (link.credit == 0 or link.session.can_send()):
                     link.drained()
         elif isinstance(context, Node):
             context.on_credit(link)

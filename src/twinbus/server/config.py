@@ -126,7 +126,10 @@ def _namespace_from_emulator(given: Mapping[str, Any]) -> NamespaceConfig:
     for queue in given.get("Queues") or []:
         namespace.queues.append(
             _settings(
-                QueueDescription(queue["Name"]), queue.get("Properties") or {}, _camel, queue["Name"]
+                QueueDescription(queue["Name"]),
+                queue.get("Properties") or {},
+                _camel,
+                queue["Name"],
             )
         )
     for topic in given.get("Topics") or []:
@@ -204,5 +207,6 @@ def _refuse_unknown(given: Mapping[str, Any], known: set[str], where: str) -> No
     unknown = set(given) - known
     if unknown:
         raise ConfigError(
-            f"unknown in {where}: {', '.join(sorted(unknown))}; known are {', '.join(sorted(known))}"
+            f"unknown in {where}: {', '.join(sorted(unknown))};"
+            f" known are {', '.join(sorted(known))}"
         )

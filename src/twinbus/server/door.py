@@ -58,7 +58,6 @@ class Visitor:
                 f" on '{path}'.",
             )
 
-
     def recheck(self, now_s: int) -> None:
         """Detach the links whose token has expired and was not renewed."""
         self.granted = {link: need for link, need in self.granted.items() if link.attached}

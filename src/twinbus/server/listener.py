@@ -21,7 +21,9 @@ CONTAINER_ID = "twinbus"
 class AmqpProtocol(asyncio.Protocol):
     """One client's connection."""
 
-    def __init__(self, broker: Broker, door: FrontDoor, open_connections: "set[AmqpProtocol]") -> None:
+    def __init__(
+        self, broker: Broker, door: FrontDoor, open_connections: "set[AmqpProtocol]"
+    ) -> None:
         self._broker = broker
         self._door = door
         self._open = open_connections

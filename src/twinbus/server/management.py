@@ -89,7 +89,7 @@ class Management:
             "add-rule": (MANAGE, self._add_rule),
             "remove-rule": (MANAGE, self._remove_rule),
             "enumerate-rules": (LISTEN, self._enumerate_rules),
-            # Not Azure's: see docs/extensions.md.
+            # Not Azure's: see docs/differences.md.
             "twinbus:purge": (LISTEN, self._purge),
             "twinbus:undefer": (LISTEN, self._undefer),
             "twinbus:resubmit": (MANAGE, self._resubmit),
@@ -111,7 +111,9 @@ class Management:
         except (KeyError, TypeError, ValueError) as error:
             self._refuse(
                 request,
-                BusError(errors.ARGUMENT_ERROR, f"The request's body is not as it must be: {error!r}"),
+                BusError(
+                    errors.ARGUMENT_ERROR, f"The request's body is not as it must be: {error!r}"
+                ),
             )
             return
         # Even a read may have seen what is not on disk yet: every answer waits for that.
@@ -167,7 +169,8 @@ class Management:
     def _holder(self) -> Holder:
         if not isinstance(self._entity, Holder):
             raise BusError(
-                errors.NOT_ALLOWED, f"'{self._entity.path}' is a topic: nothing is received from it."
+                errors.NOT_ALLOWED,
+                f"'{self._entity.path}' is a topic: nothing is received from it.",
             )
         return self._entity
 

@@ -89,9 +89,7 @@ class Bus:
             admin.create_topic(name, **settings)
         return name
 
-    def subscription(
-        self, topic: str, rules: dict[str, Any] | None = None, **settings: Any
-    ) -> str:
+    def subscription(self, topic: str, rules: dict[str, Any] | None = None, **settings: Any) -> str:
         """With `$Default`, or with these rules: filters, or filters with their actions."""
         name = self.fresh("sub")
         with self.administration() as admin:
@@ -199,9 +197,7 @@ def take(receiver: ServiceBusReceiver, wanted: int = 1) -> list[ServiceBusReceiv
     """So many messages, locked, in the order in which they came."""
     got: list[ServiceBusReceivedMessage] = []
     while len(got) < wanted:
-        more = receiver.receive_messages(
-            max_message_count=wanted - len(got), max_wait_time=WAIT
-        )
+        more = receiver.receive_messages(max_message_count=wanted - len(got), max_wait_time=WAIT)
         assert more, f"only {len(got)} of {wanted} messages came"
         got += more
     return got

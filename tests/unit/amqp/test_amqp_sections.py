@@ -9,13 +9,7 @@ import pytest
 from twinbus.amqp.codec import decode, encode, map_pairs
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.properties import Properties, decode_properties, encode_properties
-from twinbus.amqp.sections import (
-    find_properties,
-    has_message_id,
-    locate,
-    split_batch,
-    validate,
-)
+from twinbus.amqp.sections import locate, split_batch
 from twinbus.amqp.types import Described, Symbol, Timestamp, UInt, ULong
 
 
@@ -37,7 +31,6 @@ FOOTER = section(0x78, {Symbol("f"): 1})
 def test_a_whole_message() -> None:
     payload = HEADER + DELIVERY + MESSAGE + PROPERTIES + APPLICATION + DATA + DATA + FOOTER
     found = locate(payload)
-    validate(payload, found)
     spans = {
         HEADER: (found.header_start, found.header_end),
         DELIVERY: (found.delivery_annotations_start, found.delivery_annotations_end),
@@ -67,10 +60,8 @@ def test_empty_sections() -> None:
     """The JavaScript SDK writes sections with nothing in them."""
     payload = section(0x70, []) + section(0x72, {}) + section(0x73, []) + SEQUENCE
     found = locate(payload)
-    validate(payload, found)
     assert found.header_at == 3
     assert found.application_properties_at == -1
-    assert not has_message_id(payload)
 
 
 def test_an_empty_payload_has_no_sections() -> None:
@@ -105,33 +96,6 @@ def test_an_empty_payload_has_no_sections() -> None:
 def test_what_is_no_message_is_refused(payload: bytes) -> None:
     with pytest.raises(DecodeError):
         locate(payload)
-
-
-@pytest.mark.parametrize(
-    "payload",
-    [
-        b"\x00\x53\x70\xc0\x02\x01\x70",  # header field cut short
-        b"\x00\x53\x73\xc0\x02\x05\x40",  # more properties than bytes
-        b"\x00\x53\x72\xc1\x02\x01\x40",  # key without value
-        b"\x00\x53\x74\xc1\x04\x02\xa1\x01\xff",  # value missing, key not UTF-8
-    ],
-)
-def test_validate_looks_into_the_sections(payload: bytes) -> None:
-    found = locate(payload)
-    with pytest.raises(DecodeError):
-        validate(payload, found)
-
-
-def test_properties_are_found_and_message_id_seen() -> None:
-    payload = HEADER + MESSAGE + PROPERTIES + DATA
-    assert find_properties(payload) == len(HEADER + MESSAGE)
-    assert find_properties(HEADER + DATA) == -1
-    assert has_message_id(payload)
-    assert not has_message_id(HEADER + DATA)
-    assert not has_message_id(section(0x73, [None, b"user"]) + DATA)
-    assert has_message_id(section(0x73, ["x" * 300]))
-    assert has_message_id(section(0x73, [uuid.UUID(int=1)]))
-    assert not has_message_id(b"\x00\x53\x73\xc0\x01\x00" + DATA)
 
 
 def test_batches() -> None:

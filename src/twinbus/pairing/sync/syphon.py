@@ -8,8 +8,9 @@ seconds, it closes that one too (P12).
 
 from collections.abc import Callable
 
-from azure.servicebus import ServiceBusClient, ServiceBusSender
+from azure.servicebus import ServiceBusClient
 
+from twinbus.pairing import sdk
 from twinbus.pairing.events import PairFaulted
 from twinbus.pairing.names import backlog_queue_name
 from twinbus.pairing.observer import Observer, OnEvent
@@ -97,7 +98,7 @@ class Syphon:
     def _watch(self) -> None:
         gone_since_ms: int | None = None
         while not self._stopping.wait(_WATCH_S):
-            gone = [name for name, canary in self._canaries.items() if _is_closed(canary)]
+            gone = [name for name, canary in self._canaries.items() if sdk.is_closed(canary)]
             if not gone:
                 gone_since_ms = None
                 continue
@@ -116,12 +117,3 @@ class Syphon:
         self._stopping.set()
         for pump in self._pumps:
             pump.stop()
-
-
-def _is_closed(canary: ServiceBusSender) -> bool:
-    """Sending nothing does nothing, except that a closed sender refuses it."""
-    try:
-        canary.send_messages([])
-    except ValueError:
-        return True
-    return False
