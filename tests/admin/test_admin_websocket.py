@@ -123,10 +123,12 @@ async def test_what_was_written_before_closing_arrives() -> None:
         connection.transport.write(b"x" * 200_000)
         connection.transport.close()
         connection.transport.write(b"too late")
+        await websocket.send_bytes(b"too late as well")
         assert connection.transport.is_closing()
         assert await read_exactly(websocket, 200_000) == b"x" * 200_000
         assert (await websocket.receive()).type is aiohttp.WSMsgType.CLOSE
         assert await asyncio.wait_for(connection.lost, 5) is None
+        assert connection.received == b""
 
 
 @pytest.mark.parametrize("politely", [True, False])

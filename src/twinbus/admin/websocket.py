@@ -117,7 +117,8 @@ class WebSocketTransport(asyncio.Transport):
             await self._may_read.wait()
             message = await self._websocket.receive()
             if message.type is WSMsgType.BINARY:
-                self._protocol.data_received(message.data)
+                if not self._closing:
+                    self._protocol.data_received(message.data)
             elif message.type is WSMsgType.TEXT:
                 await self._websocket.close(code=WSCloseCode.UNSUPPORTED_DATA)
             else:

@@ -419,7 +419,9 @@ class Subscription(Holder):
             d.lock_duration_ms, d.max_delivery_count, d.dead_lettering_on_message_expiration
         )
 
-    def receive_copies(self, message: Message, view: View, now_ms: int, ttl_ms: int) -> None:
+    def receive_copies(
+        self, message: Message, view: View, now_ms: int, ttl_ms: int, hops: int
+    ) -> None:
         """Take the copies of a topic's message that this subscription's rules call for (E8)."""
         if self.send_disabled:
             return
@@ -437,11 +439,11 @@ class Subscription(Holder):
             self._filter_failed(message, failure.kind, str(failure), now_ms)
             return
         if plain:
-            self._receive_copy(message, now_ms, ttl_ms)
+            self._receive_copy(message, now_ms, ttl_ms, hops)
         for copy in copies:
-            self._receive_copy(copy, now_ms, ttl_ms)
+            self._receive_copy(copy, now_ms, ttl_ms, hops)
 
-    def _receive_copy(self, message: Message, now_ms: int, ttl_ms: int) -> None:
+    def _receive_copy(self, message: Message, now_ms: int, ttl_ms: int, hops: int) -> None:
         if self.main.sessions is not None and message.session_id() is None:
             self.place_dead_letter(
                 message.buried(
@@ -465,7 +467,7 @@ class Subscription(Holder):
                 0,
             )
             return
-        self.accept(message, now_ms, ttl_ms, 0)
+        self.accept(message, now_ms, ttl_ms, hops)
 
     def _filter_failed(self, message: Message, name: str, text: str, now_ms: int) -> None:
         if self.description.dead_lettering_on_filter_evaluation_exceptions:
@@ -507,6 +509,11 @@ class Topic(Entity):
     def size_bytes(self) -> int:
         return self.bytes_used + sum([s.bytes_used for s in self.subscriptions.values()])
 
+    def check(self, message: Message) -> None:
+        super().check(message)
+        # Filters read them: what cannot be read must be refused before any copy is placed.
+        message.properties()
+
     def accept(self, message: Message, now_ms: int, ttl_ms: int, hops: int) -> None:
         """Fan out: each subscription whose rules match gets its own copy (E8)."""
         ttl_ms = min(ttl_ms, self.time_to_live_ms)
@@ -518,7 +525,7 @@ class Topic(Entity):
         message.fans_out = True
         view = View(message, self.directory.new_uuid)
         for subscription in self.subscriptions.values():
-            subscription.receive_copies(message, view, now_ms, ttl_ms)
+            subscription.receive_copies(message, view, now_ms, ttl_ms, hops)
 
 
 def _history(

@@ -74,8 +74,8 @@ class Index:
         self.last: Chunk | None = None
         self.live = 0
         self.bytes = 0
-        #: Whether any message ever had an end to its time.
-        self.can_expire = False
+        #: No message expires before this.
+        self.expires_min = NEVER
 
     def chunk(self, seq: int) -> Chunk | None:
         return self.chunks.get(seq >> CHUNK_BITS)
@@ -130,8 +130,9 @@ class Index:
         if location < chunk.location_min:
             chunk.location_min = location
         if expires_ms:
-            self.can_expire = True
             chunk.set_expiry(offset, expires_ms)
+            if expires_ms < self.expires_min:
+                self.expires_min = expires_ms
 
     def state(self, seq: int) -> int:
         chunk = self.chunks.get(seq >> CHUNK_BITS)
@@ -207,14 +208,6 @@ class Index:
             at += 1
         return 0
 
-    def expires_min(self) -> int:
-        """The earliest time at which some message expires; NEVER if none does."""
-        earliest: int = NEVER
-        for chunk in self.chunks.values():
-            if chunk.expires_min < earliest:
-                earliest = chunk.expires_min
-        return earliest
-
     def expired(self, now_ms: int) -> list[int]:
         """List the active messages whose time is over, oldest first.
 
@@ -222,9 +215,13 @@ class Index:
         again later, since its lock may end first.
         """
         found: list[int] = []
+        if self.expires_min > now_ms:
+            return found
+        self.expires_min = NEVER
         for number in self.order:
             chunk = self.chunks[number]
             if chunk.expires_min > now_ms or chunk.expires is None:
+                self.expires_min = min(self.expires_min, chunk.expires_min)
                 continue
             earliest: int = NEVER
             for offset in range(len(chunk.expires)):
@@ -239,6 +236,7 @@ class Index:
                 else:
                     earliest = min(earliest, now_ms + _LOOK_AGAIN_MS)
             chunk.expires_min = earliest
+            self.expires_min = min(self.expires_min, earliest)
         return found
 
     def located_before(self, location_max: int) -> list[int]:

@@ -119,6 +119,8 @@ class Front:
     def stored(self, bare: bytes) -> bytes:
         ma_count, ma = _encode_pairs(self.message_annotations)
         da_count, da = _encode_pairs(self.delivery_annotations)
+        if max(ma_count, da_count) > 0xFFFF:
+            raise DecodeError("too many annotations", 0)
         counts = _PREFIX.pack(0, 0, 0, ma_count, len(ma), da_count, len(da))[6:]
         return b"".join([self.prefix, counts, ma, da, bare])
 

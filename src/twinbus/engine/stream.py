@@ -285,7 +285,7 @@ class Stream(Wakeable):
         self.attached[consumer] = None
         self.receivers += 1
         # Expired messages move or go once there is someone to receive (D5).
-        expires_ms = self.index.expires_min()
+        expires_ms = self.index.expires_min
         if expires_ms != NEVER:
             self.kernel.call_at(max(expires_ms, now_ms), self)
 
@@ -301,10 +301,13 @@ class Stream(Wakeable):
         if consumer.session is not None:
             self.release_session(consumer, now_ms, lost=False)
 
-    def connection_lost(self, consumer: Consumer, now_ms: int) -> None:
-        """The receiver's connection is gone, and with it every lock it held (R7)."""
-        self.detach(consumer, now_ms)
-        for lock in [held for held in self.locked.values() if held.consumer is consumer]:
+    def holds(self, lock: Lock) -> bool:
+        """Tell whether a lock has neither been settled nor lost."""
+        return self.locked.get(lock.seq) is lock
+
+    def drop_lock(self, lock: Lock, now_ms: int) -> None:
+        """The receiver's connection is gone, and with it its locks (R7)."""
+        if self.holds(lock):
             self._give_back(lock, lock.delivery_count + 1, now_ms)
 
     def want(self, consumer: Consumer) -> None:
@@ -350,7 +353,7 @@ class Stream(Wakeable):
                 self.cursor = self.durable_seq + 1
                 return 0
             self.cursor = seq + 1
-            if not self.index.can_expire or not self._expire_if_due(seq, now_ms):
+            if self.index.expires_min > now_ms or not self._expire_if_due(seq, now_ms):
                 return seq
 
     def _expire_if_due(self, seq: int, now_ms: int) -> bool:
@@ -787,7 +790,7 @@ class Stream(Wakeable):
         if self.scheduled:
             earliest = min(earliest, self.scheduled[0][0])
         if self.receivers:
-            earliest = min(earliest, self.index.expires_min())
+            earliest = min(earliest, self.index.expires_min)
         if earliest != NEVER:
             self.kernel.call_at(max(earliest, now_ms + 1), self)
 

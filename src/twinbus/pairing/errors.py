@@ -44,7 +44,7 @@ class BacklogMessageTooLargeError(MessageSizeExceededError):
         super().__init__(
             message=(
                 f"'{path}' has failed over, and the message is too large for a backlog queue: "
-                f"going there adds about {added_bytes} bytes of properties to it. Nothing was sent. "
+                f"going there adds about {added_bytes} bytes of properties. Nothing was sent. "
                 f"Make the message smaller, or wait for the primary to come back. ({error})"
             )
         )

@@ -35,6 +35,8 @@ from twinbus.engine.transactions import Transaction
 # How much may wait for one socket before its receivers get no more.
 _OUTPUT_BYTES_MAX: Final = 1024 * 1024
 _TRANSACTIONS_MAX: Final = 1_000
+# Locks of links that are over, before those that were settled since are sorted out.
+_HELD_MAX: Final = 10_000
 
 
 class Run:
@@ -256,8 +258,8 @@ class Bridge(Handler):
         #: A receiver was passed over because the socket takes no more.
         self.stalled = False
         self.receivers: dict[Link, Receiver] = {}
-        #: Receivers that left and may still hold locks.
-        self.former: list[Receiver] = []
+        #: Locks of links that are over: they last as long as the connection does.
+        self.held: list[tuple[Stream, Lock]] = []
         self.transactions: dict[bytes, Transaction] = {}
 
     def touch(self) -> None:
@@ -497,17 +499,22 @@ class Bridge(Handler):
         elif isinstance(context, Receiver):
             self.receivers.pop(link, None)
             context.stream.detach(context, self.hub.now_ms)
-            self.former.append(context)
+            self._hold(context.stream, link.take_unsettled())
         elif isinstance(context, Node):
             context.on_gone(link)
 
+    def _hold(self, stream: Stream, contexts: list[object]) -> None:
+        for context in contexts:
+            if isinstance(context, Lock) and stream.holds(context):
+                self.held.append((stream, context))
+        if len(self.held) > _HELD_MAX:
+            self.held = [(stream, lock) for stream, lock in self.held if stream.holds(lock)]
+
     def on_close(self, connection: Connection) -> None:
         """The connection is gone, and with it locks and open transactions (R7)."""
-        now_ms = self.hub.now_ms
-        for receiver in list(self.receivers.values()) + self.former:
-            receiver.stream.connection_lost(receiver, now_ms)
-        self.receivers.clear()
-        self.former = []
+        for stream, lock in self.held:
+            stream.drop_lock(lock, self.hub.now_ms)
+        self.held = []
         self.transactions = {}
         self.touch()
 

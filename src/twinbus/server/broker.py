@@ -15,7 +15,7 @@ from pathlib import Path
 from twinbus.core import errors
 from twinbus.core.errors import BusError, tracked
 from twinbus.core.ids import new_tracking_id
-from twinbus.core.units import time_to_iso
+from twinbus.core.units import DAY_MS, time_to_iso
 from twinbus.engine.carrying import Carrier
 from twinbus.engine.engine import Engine
 from twinbus.engine.kernel import Sealed
@@ -57,6 +57,8 @@ class Broker:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._carrier: Carrier | None = None
+        #: The segment that was current when nothing had to be compacted.
+        self._compact_at = -1
         self._paused: list[Callable[[], None]] = []
         self.commits_total = 0
         self.commit_seconds_total = 0.0
@@ -123,7 +125,8 @@ class Broker:
             self._timer = None
         self._timer_ms = deadline_ms
         if deadline_ms:
-            delay_s = max(0, deadline_ms - self.clock()) / 1000
+            # Never longer than a day: event loops do not wait for years.
+            delay_s = min(max(0, deadline_ms - self.clock()), DAY_MS) / 1000
             self._timer = self._loop.call_later(delay_s, self._on_timer)
 
     def _on_timer(self) -> None:
@@ -230,8 +233,12 @@ class Broker:
     def _compact(self) -> None:
         """Carry what is live out of the oldest segments while there is too much garbage."""
         if self._carrier is None:
+            # Only a new segment can have made a difference.
+            if self.journal.current_segment == self._compact_at:
+                return
             segments = self.journal.segments()
             if len(segments) < 3 or not self._has_garbage(segments):
+                self._compact_at = self.journal.current_segment
                 return
             self._carrier = Carrier(self.engine, segments[0][0] + 1, self.hub.now_ms)
         if not self._carrier.finished:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from twinbus.amqp.link import Link
+from twinbus.amqp.link import ATTACHED, Link
 from twinbus.amqp.types import Symbol
 from twinbus.core import errors, limits, names
 from twinbus.core.descriptions import LISTEN, SEND
@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 SESSION_FILTER = "com.microsoft:session-filter"
 _TIMEOUT = "com.microsoft:timeout"
 _LOCKED_UNTIL = Symbol("com.microsoft:locked-until-utc")
+# Links remembered, before those that ended are sorted out.
+_GRANTED_MAX = 1_000
 _VIA = "com.microsoft:transfer-destination-address"
 
 
@@ -60,13 +62,22 @@ class Visitor:
 
     def recheck(self, now_s: int) -> None:
         """Detach the links whose token has expired and was not renewed."""
-        self.granted = {link: need for link, need in self.granted.items() if link.attached}
+        self.forget_ended()
         for link, (path, right) in list(self.granted.items()):
             try:
                 self.require(path, right, now_s)
             except BusError as error:
                 del self.granted[link]
                 self.bridge.detach_link(link, error)
+
+    def grant(self, link: Link, path: str, right: str) -> None:
+        """Remember what a link needed."""
+        if len(self.granted) >= _GRANTED_MAX:
+            self.forget_ended()
+        self.granted[link] = (path, right)
+
+    def forget_ended(self) -> None:
+        self.granted = {link: need for link, need in self.granted.items() if link.state <= ATTACHED}
 
 
 class Hosts(Protocol):
@@ -170,7 +181,7 @@ class FrontDoor(Door):
                 f"Nothing can be sent to '{address.path}'; send to its queue or topic instead.",
             )
         visitor.require(entity.path, SEND, now_s)
-        visitor.granted[link] = (entity.path, SEND)
+        visitor.grant(link, entity.path, SEND)
         via = _property(link, _VIA)
         if isinstance(via, str):
             assert visitor.namespace is not None
@@ -199,7 +210,7 @@ class FrontDoor(Door):
                 f"'{entity.path}' is a topic: receive from one of its subscriptions.",
             )
         visitor.require(address.path, LISTEN, now_ms // 1000)
-        visitor.granted[link] = (address.path, LISTEN)
+        visitor.grant(link, address.path, LISTEN)
         entity.check_receive()
         if entity.forward_to is not None and address.stream == names.MAIN_STREAM:
             raise BusError(

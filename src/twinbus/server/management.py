@@ -334,14 +334,12 @@ class Management:
     def _batch_delete(self, body: Body) -> Body:
         before_ms = int(body["enqueued-time-utc"])
         stream = self._stream()
-        deleted = 0
-        for seq in stream.browse(1, stream.index.live, body.get("session-id"), bytes((ACTIVE,))):
-            if deleted == int(body["message-count"]):
-                break
-            if stream.enqueued_ms(seq) <= before_ms:
-                stream.remove(seq, records.PURGED)
-                deleted += 1
-        return {"message-count": Int(deleted)} if deleted else {}
+        count_max = min(int(body["message-count"]), limits.PURGE_COUNT_MAX)
+        seqs = stream.browse(1, count_max, body.get("session-id"), bytes((ACTIVE,)))
+        old = [seq for seq in seqs if stream.enqueued_ms(seq) <= before_ms]
+        for seq in old:
+            stream.remove(seq, records.PURGED)
+        return {"message-count": Int(len(old))} if old else {}
 
     def _purge(self, body: Body) -> Body:
         stream = self._stream()

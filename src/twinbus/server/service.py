@@ -20,6 +20,7 @@ from twinbus.core.descriptions import (
     SubscriptionDescription,
 )
 from twinbus.core.errors import BusError
+from twinbus.core.units import DAY_MS
 from twinbus.engine.namespace import Namespace
 from twinbus.server.administration import NamespaceAdministration
 from twinbus.server.authorization import Guard
@@ -58,7 +59,11 @@ class Service:
             self.broker.begin_turn()
             call()
 
-        self._loop.call_later(delay_ms / 1000, run)
+        # Far-off times are reached in steps: event loops do not wait for years.
+        if delay_ms > DAY_MS:
+            self._loop.call_later(DAY_MS / 1000, self._call_later, delay_ms - DAY_MS, call)
+        else:
+            self._loop.call_later(delay_ms / 1000, run)
 
     # --- namespaces -------------------------------------------------------------------
 

@@ -28,6 +28,8 @@ from azure.servicebus import (
 )
 from azure.servicebus import aio as aio
 from azure.servicebus.management import RuleProperties, ServiceBusAdministrationClient
+from proton import symbol
+from proton.reactor import Filter
 from proton.utils import BlockingConnection
 from tests.support.broker import KEY, KEY_NAME, Broker
 
@@ -171,6 +173,11 @@ def node() -> str:
         assert bundled.origin is not None
         found = str(Path(bundled.origin).parent / "bin" / "node")
     return found
+
+
+def session_filter(session_id: str | None) -> Filter:
+    """Proton's way to ask for a session; None means the next one that is free."""
+    return Filter({symbol("com.microsoft:session-filter"): session_id})
 
 
 # --- what most tests do with the blocking SDK -----------------------------------------

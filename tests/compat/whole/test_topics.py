@@ -293,7 +293,7 @@ def test_e2_both_spellings_of_a_subscription(bus: Bus, client: ServiceBusClient)
         "sys.NoSuchProperty = 1",
         "a = 1 AND AND b = 2",
         "a = " + "1 + " * 300 + "1",
-        "(" * 500 + "a = 1" + ")" * 500,
+        "NOT " * 255 + "(a = 1",
         "nosuchfunction(a) = 1",
     ],
 )
@@ -313,15 +313,19 @@ def test_e8_a_bad_filter_is_refused_with_its_position(bus: Bus, expression: str)
     assert [rule.name for rule in bus.rules(topic, sub)] == ["$Default"]
 
 
-def test_e8_a_costly_like_does_not_hold_anybody_up(bus: Bus, client: ServiceBusClient) -> None:
-    """E8: no pattern can keep the broker busy."""
+def test_e8_a_costly_filter_does_not_hold_anybody_up(
+    bus: Bus, client: ServiceBusClient
+) -> None:
+    """E8: neither a pattern nor deep nesting can keep the broker busy."""
     topic = bus.topic()
     sub = bus.subscription(topic, {"r": SqlRuleFilter(f"text LIKE '{'%a' * 200}b'")})
+    nested = bus.subscription(topic, {"r": SqlRuleFilter("(" * 500 + "1 = 1" + ")" * 500)})
     text = "a" * 20_000
     began = datetime.now(UTC)
     send(client, topic, ServiceBusMessage("x", application_properties={"text": text}))
     assert datetime.now(UTC) - began < timedelta(seconds=2)
     assert_empty(client, f"{topic}/{sub}")
+    drain(client, f"{topic}/{nested}", 1)
 
 
 FAILING = {"fails": SqlRuleFilter("1 / zero = 1")}
@@ -374,9 +378,9 @@ def test_d3_no_session_id_for_a_session_subscription(bus: Bus, client: ServiceBu
 def test_d3_header_over_its_quota(bus: Bus, client: ServiceBusClient) -> None:
     """D3: an action that makes the properties larger than 64 KB."""
     topic = bus.topic()
-    grow = {"grow": (TrueRuleFilter(), SqlRuleAction("SET twice = long + long"))}
+    grow = {"grow": (TrueRuleFilter(), SqlRuleAction("SET b = a; SET c = a"))}
     sub = bus.subscription(topic, grow)
-    send(client, topic, ServiceBusMessage("a", application_properties={"long": "x" * 30_000}))
+    send(client, topic, ServiceBusMessage("a", application_properties={"a": "x" * 30_000}))
     (dead,) = drain(client, f"{topic}/{sub}", 1, sub_queue=DEAD_LETTER)
     assert reason(dead)[0] == "HeaderSizeExceeded"
     assert "size quota for this stream has been exceeded" in (reason(dead)[1] or "")

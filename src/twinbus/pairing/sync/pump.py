@@ -88,8 +88,6 @@ class Pump:
             except ClientGoneError:
                 self._stopping.set()
             except Exception as error:
-                if self._receiver is not None and sdk.is_closed(self._receiver):
-                    self._stopping.set()
                 if not self._stopping.is_set():
                     self._observer.tell([PumpFailed(self.queue, str(error))])
                     log.debug("Pump of %s", self.queue, exc_info=True)
@@ -103,24 +101,31 @@ class Pump:
             sdk.end_poll(self._receiver)
 
     def _pump(self) -> None:
-        """Make passes over one connection to the backlog queue until something breaks."""
+        """Open the backlog queue and make passes over it until something breaks."""
         self._receiver = receiver = self._secondary.get_queue_receiver(self.queue)
         with receiver:
-            while not self._stopping.is_set():
+            try:
+                while not self._stopping.is_set():
+                    self._receive(receiver)
+            except Exception as error:
                 if sdk.is_closed(receiver):
-                    raise ClientGoneError
-                if not self._tap.sits_on(receiver):
-                    self._tap.put_on(receiver)
-                self._tap.forget()
-                messages = receiver.receive_messages(
-                    max_message_count=_RECEIVE_COUNT,
-                    max_wait_time=_LOOK_FURTHER_S if self._held else self._poll_s,
-                )
-                sdk.withdraw_credit(receiver)
-                for message in messages:
-                    self._handle(receiver, message)
-                if self._held and (not messages or len(self._held) >= _HELD_MAX):
-                    self._end_pass(receiver)
+                    raise ClientGoneError from error
+                raise
+
+    def _receive(self, receiver: ServiceBusReceiver) -> None:
+        """One poll, and the work that it brings."""
+        if not self._tap.sits_on(receiver):
+            self._tap.put_on(receiver)
+        self._tap.forget()
+        messages = receiver.receive_messages(
+            max_message_count=_RECEIVE_COUNT,
+            max_wait_time=_LOOK_FURTHER_S if self._held else self._poll_s,
+        )
+        sdk.withdraw_credit(receiver)
+        for message in messages:
+            self._handle(receiver, message)
+        if self._held and (not messages or len(self._held) >= _HELD_MAX):
+            self._end_pass(receiver)
 
     def _end_pass(self, receiver: ServiceBusReceiver) -> None:
         self._stopping.wait(self._retry_s)
