@@ -26,6 +26,7 @@ def pool() -> QueuePool:
 def broker(pool: QueuePool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     with Broker(tmp_path_factory.mktemp("broker"), pool.declared(), FORM) as live:
         yield live
+    print(live.log)
 
 
 @pytest.fixture
@@ -34,6 +35,7 @@ def own_broker(tmp_path: Path) -> Iterator[Broker]:
     queues: dict[str, dict[str, object]] = {"q": {"LockDuration": "PT5M"}}
     with Broker(tmp_path, queues, FORM) as live:
         yield live
+    print(live.log)
 
 
 @pytest.fixture

@@ -66,7 +66,6 @@ class Management:
         )
         self.requests.send(request)
         reply = self.replies.receive()
-        self.replies.accept()
         assert reply.correlation_id == request.id
         return reply.properties["statusCode"], reply.body
 

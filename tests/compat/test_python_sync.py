@@ -255,7 +255,7 @@ def test_a_scheduled_message_waits_and_can_be_cancelled(
     client: ServiceBusClient, queue: str
 ) -> None:
     """E5."""
-    due = datetime.now(UTC) + timedelta(seconds=1.5)
+    due = datetime.now(UTC) + timedelta(seconds=3)
     with client.get_queue_sender(queue) as sender:
         kept, cancelled = sender.schedule_messages(
             [ServiceBusMessage("kept"), ServiceBusMessage("cancelled")], due

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from journal_disks import MemoryDisk
 
-from twinbus.journal import Journal
+from twinbus.journal import Journal, read_segments
 
 Visit = Callable[[int, int, int, bytes], None]
 _BATCH_HEADER_BYTES = 16
@@ -23,6 +23,9 @@ _BATCH_HEADER_BYTES = 16
 class Store(Protocol):
     """What the engine appends to, and what the driver does to it."""
 
+    #: Whether things may happen between the beginning and the end of a commit.
+    overlaps: bool
+
     def append(self, head: bytes, body: bytes = b"") -> int: ...
 
     def append_carried(self, head: bytes, body: bytes = b"") -> int: ...
@@ -30,6 +33,9 @@ class Store(Protocol):
     def read(self, location: int, length: int) -> bytes: ...
 
     def replay(self, visit: Visit) -> None: ...
+
+    def revisit(self, visit: Visit) -> None:
+        """Show what is written once more, to somebody else."""
 
     def segments(self) -> list[int]: ...
 
@@ -50,6 +56,8 @@ Record = tuple[int, bytes]
 
 class ListStore:
     """Segments are lists of batches, a batch is a list of records."""
+
+    overlaps = True
 
     def __init__(
         self, batches: list[list[Record]] | None = None, *, segment_bytes: int = 1500
@@ -93,6 +101,8 @@ class ListStore:
             for location, record in batch:
                 visit(0, location, 0, record)
 
+    revisit = replay
+
     def segments(self) -> list[int]:
         return sorted({batch[0][0] >> 32 for batch in self.written})
 
@@ -127,6 +137,8 @@ class ListStore:
 class JournalStore:
     """The real journal, on a disk in memory and without a thread."""
 
+    overlaps = False
+
     _DIRECTORY = Path("journal")
 
     def __init__(self, disk: MemoryDisk | None = None) -> None:
@@ -137,6 +149,10 @@ class JournalStore:
         self.read = self.journal.read
         self.drop_before = self.journal.drop_before
         self.replay = self.journal.replay
+
+    def revisit(self, visit: Visit) -> None:
+        for entry in read_segments(self._DIRECTORY, disk=self.disk):
+            visit(*entry)
 
     def segments(self) -> list[int]:
         return [number for number, _ in self.journal.segments()]

@@ -13,6 +13,9 @@ from tests.pairing.proxy import FaultyProxy
 
 from twinbus.pairing.events import EntityFailedOver, EntityRecovered
 
+# The SDK leaves the socket of a connection that broke to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 Fault = Callable[[FaultyProxy, Side, str], None]
 
 

@@ -29,6 +29,9 @@ from twinbus.pairing.events import (
     PingSent,
 )
 
+# The SDK leaves the socket of a connection that broke to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 ANYTHING = ServiceBusMessage("body", message_id="m")
 COUNTING = [
     "amqp:internal-error",

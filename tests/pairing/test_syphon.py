@@ -31,6 +31,9 @@ from twinbus.pairing.events import (
     SyphonDeferred,
 )
 
+# The SDK leaves the socket of a connection that broke to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 SCHEDULED = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=2)
 
 

@@ -138,6 +138,8 @@ async def _serve(options: Options, config: Config, key: str, is_new: bool) -> No
     gc.set_threshold(50_000, 50, 100)
     _say_ready(options, service, key, is_new, ports, time.perf_counter() - started)
     await stopping.wait()
+    # AMQP first, so that clients over WebSocket hear a close too.
+    await service.amqp.close()
     if http is not None:
         await http.close()
     await service.close()

@@ -34,7 +34,7 @@ class Carrier:
                 continue
             if entity.location < self._limit:
                 entity.location = log.append_carried(namespace.record(entity))
-            history = entity.history()
+            history = entity.history
             if history is not None:
                 history.carry(self._limit, now_ms, log, entity.main.number)
             for stream in entity.streams.values():

@@ -137,7 +137,7 @@ class Engine:
         return entity, namespace
 
     def _restore_history(self, entity: Entity, now_ms: int) -> None:
-        history = entity.history()
+        history = entity.history
         if history is not None:
             for at_ms, message_id, location in self._remembered.get(entity.main.number, ()):
                 if now_ms - at_ms < history.window_ms:

@@ -24,6 +24,7 @@ from twinbus.engine.duplicates import DuplicateHistory
 from twinbus.engine.index import ACTIVE, SCHEDULED
 from twinbus.engine.kernel import Kernel
 from twinbus.engine.message import Message
+from twinbus.engine.metering import UNIT_BYTES, extra_units
 from twinbus.engine.rules import Rule
 from twinbus.engine.sessions import SessionTable
 from twinbus.engine.stream import Owner, Stream
@@ -80,6 +81,9 @@ class Entity(Owner):
         self.bytes_max = 0
         self.time_to_live_ms: int = UNLIMITED_MS
         self.forward_to: str | None = None
+        self.requires_session = False
+        #: The message ids seen of late, where duplicates are detected (E7).
+        self.history: DuplicateHistory | None = None
         self.removed = False
 
     def stream(self, which: int) -> Stream:
@@ -152,30 +156,39 @@ class Entity(Owner):
                 f"The message's properties (size {message.header_bytes} bytes) exceed the limit"
                 f" ({limits.HEADER_BYTES_MAX} bytes).",
             )
-        if self.size_bytes() >= self.bytes_max:
+        if self.bytes_used >= self.bytes_max:
+            raise self._full()
+        if self.requires_session and message.session_id() is None and not message.is_ping:
             raise BusError(
-                errors.QUOTA_EXCEEDED,
-                f"The maximum entity size of '{self.path}' has been reached or exceeded:"
-                f" {self.bytes_max // _MEGABYTE} MB. Receive from it, or raise MaxSizeInMegabytes.",
+                errors.NOT_ALLOWED,
+                f"'{self.path}' requires sessions: the message needs a session id.",
             )
+
+    def _full(self) -> BusError:
+        return BusError(
+            errors.QUOTA_EXCEEDED,
+            f"The maximum entity size of '{self.path}' has been reached or exceeded:"
+            f" {self.bytes_max // _MEGABYTE} MB. Receive from it, or raise MaxSizeInMegabytes.",
+        )
 
     def accept(self, message: Message, now_ms: int, ttl_ms: int, hops: int) -> None:
         """Place a checked message, here or where it is forwarded to."""
         raise NotImplementedError
 
-    def history(self) -> DuplicateHistory | None:
-        """The message ids seen of late, where duplicates are detected (E7)."""
-        return None
-
     def publish(self, message: Message, now_ms: int) -> int:
         """Take in a checked message from a client; give its number, 0 if it got none."""
         self.accessed_ms = now_ms
-        self.meter.sent(message.wire_bytes)
+        meter = self.meter
+        size = message.wire_bytes
+        meter.sends += 1
+        meter.send_bytes += size
+        if size > UNIT_BYTES:
+            meter.send_extra_units += extra_units(size)
         if message.is_ping:
-            self.meter.pings += 1
+            meter.pings += 1
             # Proof that this entity would have taken a message; nobody ever receives it (P10).
             return 0
-        history = self.history()
+        history = self.history
         if history is not None:
             key = message.message_id()
             if history.seen(key, now_ms):
@@ -345,7 +358,6 @@ class Queue(Holder):
     ) -> None:
         super().__init__(kernel, directory, number, description.name)
         self.description = description
-        self._history: DuplicateHistory | None = None
         self.settings_changed()
 
     def describe(self) -> dict[str, object]:
@@ -359,29 +371,17 @@ class Queue(Holder):
         self.time_to_live_ms = d.default_message_time_to_live_ms
         self.forward_to = d.forward_to
         self.dead_letters_to = d.forward_dead_lettered_messages_to
-        self._history = _history(
-            self._history,
+        self.history = _history(
+            self.history,
             d.requires_duplicate_detection,
             d.duplicate_detection_history_time_window_ms,
         )
+        self.requires_session = d.requires_session
         if d.requires_session and self.main.sessions is None:
             self.main.sessions = SessionTable()
         self.apply_to_streams(
             d.lock_duration_ms, d.max_delivery_count, d.dead_lettering_on_message_expiration
         )
-
-    def history(self) -> DuplicateHistory | None:
-        return self._history
-
-    def check(self, message: Message) -> None:
-        super().check(message)
-        if self.description.requires_session and message.session_id() is None:
-            if message.is_ping:
-                return
-            raise BusError(
-                errors.NOT_ALLOWED,
-                f"'{self.path}' requires sessions: the message needs a session id.",
-            )
 
 
 class Subscription(Holder):
@@ -485,7 +485,6 @@ class Topic(Entity):
         super().__init__(kernel, directory, number, description.name)
         self.description = description
         self.subscriptions: dict[str, Subscription] = {}
-        self._history: DuplicateHistory | None = None
         self.settings_changed()
 
     def describe(self) -> dict[str, object]:
@@ -497,20 +496,19 @@ class Topic(Entity):
         self.message_bytes_max = d.max_message_size_in_kilobytes * 1024
         self.bytes_max = d.max_size_in_megabytes * _MEGABYTE
         self.time_to_live_ms = d.default_message_time_to_live_ms
-        self._history = _history(
-            self._history,
+        self.history = _history(
+            self.history,
             d.requires_duplicate_detection,
             d.duplicate_detection_history_time_window_ms,
         )
-
-    def history(self) -> DuplicateHistory | None:
-        return self._history
 
     def size_bytes(self) -> int:
         return self.bytes_used + sum([s.bytes_used for s in self.subscriptions.values()])
 
     def check(self, message: Message) -> None:
         super().check(message)
+        if self.size_bytes() >= self.bytes_max:
+            raise self._full()
         # Filters read them: what cannot be read must be refused before any copy is placed.
         message.properties()
 

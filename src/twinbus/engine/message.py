@@ -16,6 +16,9 @@ from twinbus.engine import stored as form
 
 PING_CONTENT_TYPE: Final = b"application/vnd.ms-servicebus-ping"
 
+# Constructors of lists, maps and binaries whose size is one byte.
+_SHORT: Final = b"\xc0\xc1\xa0"
+
 # Places in the properties section.
 MESSAGE_ID: Final = 0
 USER_ID: Final = 1
@@ -199,7 +202,13 @@ def take_in(payload: bytes, new_id: Callable[[], str]) -> Message:
     properties_end = -1
     header_bytes = 0
     while pos < size:
-        end = form.section_end(payload, pos)
+        # Most sections are short; the call is for the others, and for what is no section.
+        if pos + 4 < size and payload[pos + 3] in _SHORT and not payload[pos]:
+            end = pos + 5 + payload[pos + 4]
+            if end > size or payload[pos + 1] != 0x53:
+                raise DecodeError("no message section", pos)
+        else:
+            end = form.section_end(payload, pos)
         code = payload[pos + 2]
         if code > APPLICATION_PROPERTIES:
             if code > FOOTER:

@@ -29,7 +29,7 @@ from twinbus.engine.index import (
     Index,
 )
 from twinbus.engine.kernel import Kernel, Wakeable
-from twinbus.engine.metering import Meter
+from twinbus.engine.metering import UNIT_BYTES, Meter, extra_units
 from twinbus.engine.records import NO_SESSION, PLACED, PLACED_HEAD, PLACED_HEAD_SIZE
 from twinbus.engine.sessions import Session, SessionTable
 
@@ -109,10 +109,16 @@ class Stream(Wakeable):
     # --- placing ----------------------------------------------------------------------
 
     def place(
-        self, stored: bytes, now_ms: int, expires_ms: int, state: int = ACTIVE,
-        delivery_count: int = 0, session_id: str | None = None, due_ms: int = 0,
+        self,
+        stored: bytes,
+        now_ms: int,
+        expires_ms: int,
+        state: int = ACTIVE,
+        delivery_count: int = 0,
+        session_id: str | None = None,
+        due_ms: int = 0,
         shared: int = 0,
-    ) -> int:  # fmt: skip
+    ) -> int:
         """Put a message at the end; give its sequence number.
 
         `shared` is the place in the journal of the same payload, written before.
@@ -121,9 +127,14 @@ class Stream(Wakeable):
         self.next_seq = seq + 1
         size = len(stored)
         kernel = self.kernel
-        location = self._write_placed(
-            seq, stored, now_ms, expires_ms, state, delivery_count, session_id, due_ms, shared
-        )
+        head = PLACED_HEAD.pack(
+            PLACED, self.number, seq, now_ms, expires_ms, state, delivery_count, due_ms, shared,
+            size, NO_SESSION,
+        )  # fmt: skip
+        if session_id is None and not shared:
+            location = kernel.log.append(head, stored) + PLACED_HEAD_SIZE
+        else:
+            location = self._write_unlike(head, stored, session_id, shared)
         self.sequence_segment = location >> 32
         keep = kernel.cached_bytes + size <= kernel.memory_bytes_max
         if keep:
@@ -143,24 +154,12 @@ class Stream(Wakeable):
             kernel.call_at(expires_ms, self)
         return seq
 
-    def _write_placed(
-        self, seq: int, stored: bytes, enqueued_ms: int, expires_ms: int, state: int,
-        delivery_count: int, session_id: str | None, due_ms: int, shared: int,
-    ) -> int:  # fmt: skip
-        """Write the record; give the place of the payload."""
-        size = len(stored)
-        if session_id is None and not shared:
-            head = PLACED_HEAD.pack(
-                PLACED, self.number, seq, enqueued_ms, expires_ms, state, delivery_count, due_ms,
-                0, size, NO_SESSION,
-            )  # fmt: skip
-            return self.kernel.log.append(head, stored) + PLACED_HEAD_SIZE
-        session = b"" if session_id is None else session_id.encode()
-        length = NO_SESSION if session_id is None else len(session)
-        head = PLACED_HEAD.pack(
-            PLACED, self.number, seq, enqueued_ms, expires_ms, state, delivery_count, due_ms,
-            shared, size, length,
-        ) + session  # fmt: skip
+    def _write_unlike(self, head: bytes, stored: bytes, session_id: str | None, shared: int) -> int:
+        """Write the record of a message with a session or a shared payload; give the place of
+        the payload."""
+        if session_id is not None:
+            session = session_id.encode()
+            head = head[:-2] + len(session).to_bytes(2, "big") + session
         location = self.kernel.log.append(head, b"" if shared else stored)
         return shared if shared else location + len(head)
 
@@ -215,10 +214,11 @@ class Stream(Wakeable):
         kept = ACTIVE if state == LOCKED else DEFERRED if state == DEFERRED_LOCKED else state
         enqueued_ms = self.enqueued_ms(seq)
         expires_ms = self.expires_ms(seq)
-        location = self._write_placed(
-            seq, stored, enqueued_ms, expires_ms, kept, self.counts.get(seq, 0),
-            self.session_id(seq), self.due.get(seq, 0), 0,
+        head = PLACED_HEAD.pack(
+            PLACED, self.number, seq, enqueued_ms, expires_ms, kept, self.counts.get(seq, 0),
+            self.due.get(seq, 0), 0, len(stored), NO_SESSION,
         )  # fmt: skip
+        location = self._write_unlike(head, stored, self.session_id(seq), 0)
         self._forget_payload(seq)
         before = self.index.bytes
         self.index.put(seq, state, location, len(stored), enqueued_ms, expires_ms, None)
@@ -378,7 +378,12 @@ class Stream(Wakeable):
             stored = self.kernel.log.read(chunk.locations[offset], chunk.sizes[offset])
         enqueued_ms = chunk.enqueued[offset]
         delivery_count = self.counts.get(seq, 0) if self.counts else 0
-        self.owner.meter.delivered(len(stored))
+        meter = self.owner.meter
+        size = len(stored)
+        meter.deliveries += 1
+        meter.delivery_bytes += size
+        if size > UNIT_BYTES:
+            meter.delivery_extra_units += extra_units(size)
         if consumer.peek_lock:
             lock = self._lock(seq, delivery_count, consumer, consumer.session, False, now_ms)
             consumer.deliver(seq, stored, enqueued_ms, delivery_count, lock)
@@ -432,9 +437,9 @@ class Stream(Wakeable):
         The boundary instant counts as over, so that a renewal and an expiry due at the same
         millisecond can never both win.
         """
-        session = lock.session
         if self.locked.get(lock.seq) is not lock:
             raise self.lock_lost(lock)
+        session = lock.session
         if session is None:
             if now_ms >= lock.locked_until_ms:
                 raise self.lock_lost(lock)

@@ -24,7 +24,7 @@ from twinbus.pairing.events import (
     PumpFailed,
     SyphonDeferred,
 )
-from twinbus.pairing.failures import OnSyphon, verdict_on
+from twinbus.pairing.failures import BAD_CALL, OnSyphon, verdict_on
 from twinbus.pairing.observer import Observer
 from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from twinbus.pairing.pool import close_quietly
@@ -40,12 +40,15 @@ _HELD_MAX = 200
 _LOOK_FURTHER_S = 1.0
 # Senders kept open, of the entities used last.
 _SENDERS_MAX = 32
+# A client that is being closed breaks if it must open something new meanwhile. By the end of
+# this pause the syphon has noticed the closing and stopped its pumps (P12).
+_CLIENT_GONE_S = 30.0
 # Service Bus takes at most this many characters of reason and description.
 _REASON_CHARS_MAX = 4096
 
 
 class ClientGoneError(Exception):
-    """Somebody closed one of the two clients under the pump."""
+    """Somebody is closing one of the two clients under the pump."""
 
 
 class Pump:
@@ -72,22 +75,19 @@ class Pump:
         self._held: list[ServiceBusReceivedMessage] = []
 
     async def run(self) -> None:
-        """Pump until told to stop; either side may go away and come back meanwhile.
-
-        A client that was closed does not come back: the SDK would go on with it, so the
-        pump is the one to end, and the syphon to see to the other client (P12).
-        """
+        """Pump until told to stop; either side may go away and come back meanwhile."""
         while not self._stopping.is_set():
+            pause_s = self._retry_s
             try:
                 await self._pump()
-            except ClientGoneError:
-                self._stopping.set()
             except Exception as error:
+                if isinstance(error, ClientGoneError):
+                    pause_s = _CLIENT_GONE_S
                 if not self._stopping.is_set():
                     self._observer.tell([PumpFailed(self.queue, str(error))])
                     log.debug("Pump of %s", self.queue, exc_info=True)
             await self._close_all()
-            await self._stopping.wait(self._retry_s)
+            await self._stopping.wait(pause_s)
 
     def stop(self) -> None:
         """Finish what is in hand and end; `run` returns soon after."""
@@ -103,8 +103,8 @@ class Pump:
                 while not self._stopping.is_set():
                     await self._receive(receiver)
             except Exception as error:
-                if sdk.is_closed(receiver):
-                    raise ClientGoneError from error
+                if sdk.is_closed(receiver) or verdict_on(error) is BAD_CALL:
+                    raise ClientGoneError(str(error)) from error
                 raise
 
     async def _receive(self, receiver: ServiceBusReceiver) -> None:
@@ -210,7 +210,7 @@ class Pump:
             await sender.send_messages(batch, timeout=self._timeout_s)
         except BaseException as error:
             if sdk.is_closed(sender):
-                raise ClientGoneError from error
+                raise ClientGoneError(str(error)) from error
             await close_quietly(sender)
             raise
         self._senders[restored.path] = sender

@@ -10,7 +10,6 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from twinbus.core import errors
 from twinbus.core.errors import BusError, tracked
@@ -44,13 +43,20 @@ class Clock:
 
 
 class Broker:
+    """Journal, clock and dice come from outside, so that a simulation can hold them all."""
+
     def __init__(
-        self, data_dir: Path, memory_bytes_max: int, loop: asyncio.AbstractEventLoop
+        self,
+        journal: Journal,
+        memory_bytes_max: int,
+        loop: asyncio.AbstractEventLoop,
+        clock: Callable[[], int],
+        dice: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
-        self.clock = Clock()
+        self.clock = clock
         self._loop = loop
-        self.journal = Journal.open(data_dir / "journal", notify=loop.call_soon_threadsafe)
-        self.engine = Engine(self.journal, memory_bytes_max, secrets.token_bytes)
+        self.journal = journal
+        self.engine = Engine(journal, memory_bytes_max, dice)
         self.kernel = self.engine.kernel
         self.hub = Hub(self.kernel, self.track, _new_message_id)
         self._turn_ending = False

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from twinbus.amqp import codec
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.types import (
     ARRAY_OF_LONG,
@@ -51,6 +52,8 @@ _STATES = {
 }
 _ALL_STATES = bytes((ACTIVE, LOCKED, DEFERRED, DEFERRED_LOCKED, SCHEDULED))
 _PURGED = {"active": ACTIVE, "deferred": DEFERRED, "scheduled": SCHEDULED}
+_STATE = "x-opt-message-state"
+_DEFERRED = codec.encode(Int(1))
 _WIRE_STATE = {DEFERRED: 1, DEFERRED_LOCKED: 1, SCHEDULED: 2}
 
 _SETTLEMENTS = {
@@ -108,7 +111,7 @@ class Management:
         except DecodeError as error:
             self._refuse(request, BusError(errors.DECODE_ERROR, str(error)))
             return
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             self._refuse(
                 request,
                 BusError(
@@ -241,7 +244,7 @@ class Management:
         wanted.description = _text(body.get("deadletter-description"))
         holder = self._holder()
         stream = self._stream()
-        locks = [self._lock(token) for token in body["lock-tokens"]]
+        locks = [self._lock(token) for token in dict.fromkeys(body["lock-tokens"])]
         for lock in locks:
             stream.check_lock(lock, self._hub.now_ms)
         for lock in locks:
@@ -252,15 +255,15 @@ class Management:
         now_ms = self._hub.now_ms
         peek_lock = int(body["receiver-settle-mode"]) == 1
         session = None
-        if stream.sessions is not None and body.get("session-id") is not None:
+        if stream.sessions is not None:
+            # Without a session there would be nothing that ends such a lock.
             session = stream.check_session(str(body["session-id"]), now_ms)
-        seqs = [int(seq) for seq in body["sequence-numbers"]]
         consumer = session.holder if session is not None else None
         assert consumer is None or isinstance(consumer, Consumer)
-        locks = stream.fetch_deferred(seqs, session, consumer, now_ms)
+        locks = stream.fetch_deferred(_numbers(body), session, consumer, now_ms)
         messages: list[Body] = []
         for lock in locks:
-            stored = stream.stored(lock.seq)
+            stored = form.with_annotation(stream.stored(lock.seq), _STATE, _DEFERRED)
             enqueued_ms = stream.enqueued_ms(lock.seq)
             entry: Body = {}
             if peek_lock:
@@ -303,7 +306,8 @@ class Management:
 
     def _schedule(self, body: Body) -> Body:
         messages = [
-            take_in(bytes(entry["message"]), self._hub.new_message_id) for entry in body["messages"]
+            take_in(_binary(entry["message"]), self._hub.new_message_id)
+            for entry in body["messages"]
         ]
         for message in messages:
             self._entity.check(message)
@@ -311,7 +315,7 @@ class Management:
         return {"sequence-numbers": AmqpArray(seqs, ARRAY_OF_LONG)}
 
     def _cancel(self, body: Body) -> None:
-        self._entity.main.cancel([int(seq) for seq in body["sequence-numbers"]])
+        self._entity.main.cancel(_numbers(body))
 
     # --- rules ------------------------------------------------------------------------
 
@@ -353,7 +357,7 @@ class Management:
 
     def _undefer(self, body: Body) -> None:
         stream = self._stream()
-        seqs = [int(seq) for seq in body["sequence-numbers"]]
+        seqs = _numbers(body)
         for seq in seqs:
             stream.check_deferred(seq)
         for seq in seqs:
@@ -361,7 +365,7 @@ class Management:
 
     def _resubmit(self, body: Body) -> Body:
         holder = self._holder()
-        seqs = [int(seq) for seq in body["sequence-numbers"]]
+        seqs = _numbers(body)
         count = holder.resubmit(self._stream(), seqs, self._hub.now_ms)
         return {"message-count": Int(count)}
 
@@ -377,10 +381,21 @@ def _peeked(stream: Stream, seq: int, *, omit_body: bool) -> bytes:
     return head + stored[start:]
 
 
+def _numbers(body: Body) -> list[int]:
+    """The sequence numbers of a request, each of them once."""
+    return list(dict.fromkeys(int(seq) for seq in body["sequence-numbers"]))
+
+
 def _known(table: dict[str, Any], name: object) -> Any:
     if name not in table:
         raise ValueError(f"'{name}' is none of {', '.join(table)}")
     return table[str(name)]
+
+
+def _binary(value: object) -> bytes:
+    if not isinstance(value, bytes):
+        raise ValueError("a message must be binary")
+    return value
 
 
 def _text(value: object) -> str | None:

@@ -22,9 +22,10 @@ from twinbus.core.descriptions import (
 from twinbus.core.errors import BusError
 from twinbus.core.units import DAY_MS
 from twinbus.engine.namespace import Namespace
+from twinbus.journal import Journal
 from twinbus.server.administration import NamespaceAdministration
 from twinbus.server.authorization import Guard
-from twinbus.server.broker import Broker
+from twinbus.server.broker import Broker, Clock
 from twinbus.server.config import Config, NamespaceConfig
 from twinbus.server.door import FrontDoor
 from twinbus.server.listener import AmqpListener
@@ -43,7 +44,8 @@ class Service:
     def __init__(self, data_dir: Path, config: Config, key: str, *, checks: bool = True) -> None:
         self._loop = asyncio.get_running_loop()
         self._config = config
-        self.broker = Broker(data_dir, config.memory_bytes_max, self._loop)
+        journal = Journal.open(data_dir / "journal", notify=self._loop.call_soon_threadsafe)
+        self.broker = Broker(journal, config.memory_bytes_max, self._loop, Clock())
         root = AuthorizationRule(ROOT_POLICY, [MANAGE, SEND, LISTEN], key, "")
         self._namespaces: list[tuple[NamespaceConfig, Namespace, Guard]] = []
         now_ms = self.broker.begin_turn()

@@ -1,7 +1,7 @@
 // rhea, a JavaScript AMQP client that knows nothing of Service Bus, told as one JSON line.
 //
-// It sends messages, pipelined, and receives them with a small credit window: the first is
-// released, then modified, then rejected; every other one is accepted.
+// It sends messages, pipelined; takes the first one three times, to release, to modify and
+// to reject it; then receives and accepts the others through a small credit window.
 import rhea from "rhea";
 
 const [port, queue, user, password] = process.argv.slice(2);
@@ -22,24 +22,28 @@ sender.on("sendable", () => {
     sender.send({ message_id: `m-${sent}`, durable: true, body: sent++ });
 });
 sender.on("accepted", () => {
-  if (++seen.accepted === COUNT) receive();
+  if (++seen.accepted === COUNT) refuseTheFirst();
 });
 
-function receive() {
-  const receiver = connection.open_receiver({
-    source: queue,
-    credit_window: 10,
-    autoaccept: false,
-  });
+// One at a time: rhea writes outcomes of one burst as one range, even where they differ.
+function refuseTheFirst() {
+  const receiver = connection.open_receiver({ source: queue, credit_window: 0, autoaccept: false });
+  receiver.add_credit(1);
   receiver.on("message", ({ message, delivery }) => {
-    if (message.body === 0) {
-      seen.counts.push(message.delivery_count ?? 0);
-      if (seen.counts.length === 1) return delivery.release();
-      if (seen.counts.length === 2)
-        return delivery.modified({ delivery_failed: true, undeliverable_here: false });
-      return delivery.reject();
-    }
-    delivery.accept();
+    seen.counts.push(message.delivery_count ?? 0);
+    if (seen.counts.length === 1) delivery.release();
+    else if (seen.counts.length === 2)
+      delivery.modified({ delivery_failed: true, undeliverable_here: false });
+    else delivery.reject();
+    if (seen.counts.length < 3) receiver.add_credit(1);
+    else receiver.close();
+  });
+  receiver.on("receiver_close", acceptTheRest);
+}
+
+function acceptTheRest() {
+  const receiver = connection.open_receiver({ source: queue, credit_window: 10 });
+  receiver.on("message", ({ message }) => {
     if (seen.received.push(message.body) === COUNT - 1) receiver.close();
   });
   receiver.on("receiver_close", readDeadLetters);

@@ -1,0 +1,86 @@
+"""How a command ends: the exit codes, and one clear line for whatever went wrong."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+
+FAILURE = 1
+USAGE = 2
+NOT_FOUND = 3
+REFUSED = 4
+EXISTS = 5
+INTERRUPTED = 130
+
+CODES = (
+    "Exit codes: 0 done, 1 failure, 2 wrong usage, 3 not found, 4 not authorized,"
+    " 5 exists already."
+)
+
+
+class CommandError(Exception):
+    """What the user is told, and the code to exit with."""
+
+    def __init__(self, text: str, code: int = FAILURE) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Turn every failure that can be foreseen into one line on standard error and a code."""
+    try:
+        yield
+    except (typer.Exit, typer.Abort):
+        raise
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; the interpreter must not flush into it.
+        sys.stdout = None  # type: ignore[assignment]
+        raise typer.Exit(0) from None
+    except Exception as error:
+        code = _code(error)
+        if code is None:
+            raise
+        typer.echo(f"twinbus: {_line(error)}", err=True)
+        raise typer.Exit(code) from error
+
+
+def _line(error: Exception) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return text
+
+
+def _code(error: Exception) -> int | None:
+    """The exit code; None for what nobody foresaw, which keeps its traceback."""
+    if isinstance(error, CommandError):
+        return error.code
+    if isinstance(error, OSError):
+        return NOT_FOUND if isinstance(error, FileNotFoundError) else FAILURE
+    return _sdk_code(error)
+
+
+def _sdk_code(error: Exception) -> int | None:
+    try:
+        from azure.core import exceptions as core
+        from azure.servicebus import exceptions as bus
+    except ImportError:
+        return None
+    if isinstance(error, core.ResourceNotFoundError | bus.MessagingEntityNotFoundError):
+        return NOT_FOUND
+    if isinstance(error, core.ResourceExistsError | bus.MessagingEntityAlreadyExistsError):
+        return EXISTS
+    if isinstance(
+        error,
+        core.ClientAuthenticationError
+        | bus.ServiceBusAuthenticationError
+        | bus.ServiceBusAuthorizationError,
+    ):
+        return REFUSED
+    if isinstance(error, core.HttpResponseError) and error.status_code in (401, 403):
+        return REFUSED
+    return FAILURE if isinstance(error, core.AzureError) else None

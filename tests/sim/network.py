@@ -1,0 +1,224 @@
+"""The wires between clients and brokers: bytes one way, frames the other, late, cut or lost.
+
+Each wire is one connection, in order within itself and in no order with the others. What a
+broker writes is read at once by an observer, with the time at which it was said, whether or
+not it ever arrives: a promise counts when it is made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import Protocol
+
+from tests.sim.loop import VirtualLoop
+from tests.unit.amqp.amqp_client import Frame
+
+from twinbus.amqp.codec import decode
+from twinbus.amqp.types import Described
+
+
+class Client(Protocol):
+    """The client's end of a wire."""
+
+    def overheard(self, frame: Frame) -> None:
+        """The broker has said this; it is on its way."""
+
+    def arrived(self, frame: Frame) -> None: ...
+
+    def broker_lost_us(self) -> None:
+        """The broker takes the connection for closed."""
+
+    def lost(self) -> None:
+        """The client takes the connection for closed."""
+
+
+class Transport(asyncio.Transport):
+    """The broker's end, as the listener's protocol sees it."""
+
+    def __init__(self, wire: Wire) -> None:
+        super().__init__()
+        self._wire = wire
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self._wire.from_broker(bytes(data))
+
+    def is_closing(self) -> bool:
+        return self._wire.broker_end_closed
+
+    def close(self) -> None:
+        self._wire.close_broker_end()
+
+    def pause_reading(self) -> None:
+        self._wire.pause_reading(True)
+
+    def resume_reading(self) -> None:
+        self._wire.pause_reading(False)
+
+
+class Wire:
+    def __init__(
+        self, loop: VirtualLoop, random: Random, name: str, protocol: asyncio.Protocol
+    ) -> None:
+        self._loop = loop
+        self._random = random
+        self.name = name
+        self._protocol = protocol
+        self._client: Client | None = None
+        self._latency_ms = random.choice((1, 2, 5, 20, 70))
+        # Of what is on its way to a client that does not read, a broker's socket holds so much.
+        self._buffer_bytes = random.choice((1 << 11, 1 << 18))
+        self._held_until_ms = 0
+        self._up_ms = self._down_ms = 0
+        self._down_bytes = 0
+        self._is_full = False
+        self._reads_not = False
+        self._unread: list[bytes] = []
+        self._rest = b""
+        self.broker_end_closed = False
+        self.client_end_closed = False
+
+    def join(self, client: Client) -> None:
+        self._client = client
+        self._protocol.connection_made(Transport(self))
+
+    # --- from the client to the broker ------------------------------------------------
+
+    def send(
+        self,
+        data: bytes,
+        on_arrival: Callable[[], None] | None = None,
+        arrive_ms: int = 0,
+    ) -> None:
+        """Put bytes on their way; `arrive_ms` asks for a moment, if it can still be met."""
+        if self.client_end_closed:
+            return
+        wanted_ms = max(self._arrival_ms(), arrive_ms)
+        self._up_ms = max(self._up_ms, wanted_ms)
+        self._loop.at_ms(self._up_ms, self._reach_broker, data, on_arrival)
+
+    def _reach_broker(self, data: bytes, on_arrival: Callable[[], None] | None) -> None:
+        if self.broker_end_closed:
+            return
+        if on_arrival is not None:
+            on_arrival()
+        if self._reads_not:
+            self._unread.append(data)
+            return
+        # A stream has no packets: the broker may get the same bytes in any pieces.
+        if len(data) > 1 and self._random.random() < 0.1:
+            middle = self._random.randrange(1, len(data))
+            self._protocol.data_received(data[:middle])
+            data = data[middle:]
+        if not self.broker_end_closed:
+            self._protocol.data_received(data)
+
+    def pause_reading(self, paused: bool) -> None:
+        self._reads_not = paused
+        while self._unread and not self._reads_not and not self.broker_end_closed:
+            self._protocol.data_received(self._unread.pop(0))
+
+    # --- from the broker to the client ------------------------------------------------
+
+    def from_broker(self, data: bytes) -> None:
+        assert self._client is not None
+        frames = self._read_frames(data)
+        for frame in frames:
+            self._client.overheard(frame)
+        self._down_ms = max(self._down_ms, self._arrival_ms())
+        self._down_bytes += len(data)
+        self._loop.at_ms(self._down_ms, self._reach_client, frames, len(data))
+        if self._down_bytes > self._buffer_bytes and not self._is_full:
+            self._is_full = True
+            self._protocol.pause_writing()
+
+    def _read_frames(self, data: bytes) -> list[Frame]:
+        data = self._rest + data
+        frames: list[Frame] = []
+        at = 0
+        while len(data) - at >= 8:
+            if data.startswith(b"AMQP", at):
+                at += 8
+                continue
+            size = int.from_bytes(data[at : at + 4], "big")
+            if len(data) - at < size:
+                break
+            body = data[at + 8 : at + size]
+            is_sasl = data[at + 5] == 1
+            channel = int.from_bytes(data[at + 6 : at + 8], "big")
+            at += size
+            if body and not is_sasl:
+                value, end = decode(body)
+                assert isinstance(value, Described)
+                assert isinstance(value.descriptor, int)
+                frames.append(Frame(channel, int(value.descriptor), value.value, body[end:]))
+        self._rest = data[at:]
+        return frames
+
+    def _reach_client(self, frames: list[Frame], size: int) -> None:
+        self._down_bytes -= size
+        if self._is_full and self._down_bytes <= self._buffer_bytes // 4:
+            self._is_full = False
+            if not self.broker_end_closed:
+                self._protocol.resume_writing()
+        assert self._client is not None
+        for frame in frames:
+            if not self.client_end_closed:
+                self._client.arrived(frame)
+
+    def _arrival_ms(self) -> int:
+        jitter_ms = self._random.randint(0, 3)
+        return max(self._loop.now_ms() + self._latency_ms + jitter_ms, self._held_until_ms)
+
+    # --- endings and faults -----------------------------------------------------------
+
+    def close_broker_end(self) -> None:
+        """The broker closes: what it wrote still goes out, then the client hears of it."""
+        if self.broker_end_closed:
+            return
+        self._end_broker()
+        self._loop.at_ms(max(self._down_ms, self._arrival_ms()), self._end_client)
+
+    def close_client_end(self) -> None:
+        """The client closes its socket."""
+        if not self.client_end_closed:
+            self._end_client()
+            self._loop.at_ms(max(self._up_ms, self._arrival_ms()), self._end_broker)
+
+    def cut(self) -> None:
+        """Both ends see a reset; what is under way is gone."""
+        self._end_broker()
+        self._end_client()
+
+    def half_open(self) -> None:
+        """The client is gone and the broker does not know."""
+        self._end_client()
+
+    def black_hole(self, until_ms: int) -> None:
+        """Nothing arrives, either way, until then; nobody is told."""
+        self._held_until_ms = until_ms
+
+    def _end_broker(self) -> None:
+        if not self.broker_end_closed:
+            self.broker_end_closed = True
+            self._loop.call_soon(self._protocol.connection_lost, None)
+            assert self._client is not None
+            self._client.broker_lost_us()
+
+    def drop_broker(self) -> None:
+        """The broker's process is gone; nobody is left to be told on its side."""
+        if not self.broker_end_closed:
+            self.broker_end_closed = True
+            assert self._client is not None
+            self._client.broker_lost_us()
+        self._end_client()
+
+    def _end_client(self) -> None:
+        if not self.client_end_closed:
+            self.client_end_closed = True
+            assert self._client is not None
+            self._client.lost()
