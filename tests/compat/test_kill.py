@@ -31,6 +31,8 @@ def send_until_killed(broker: Broker, prefix: str, dice: random.Random) -> RawSe
                 killer.start()
             sender.send_up_to(MESSAGES, prefix)
     except ConnectionError:
+        if killer is None:
+            raise
         take_last_answers(sender)
     finally:
         if killer is not None:
@@ -52,9 +54,11 @@ def take_last_answers(sender: RawSender) -> None:
 def check_rounds(broker: Broker, rounds: int) -> None:
     seed = random.randrange(2**32)
     dice = random.Random(seed)
+    interrupted = 0
     for number in range(rounds):
         prefix = f"round-{number}"
         sender = send_until_killed(broker, prefix, dice)
+        interrupted += len(sender.acknowledged) < sender.sent
         broker.start()
         receiver = RawReceiver(broker.amqp_port, "q")
         held = Counter(receiver.drain())
@@ -69,6 +73,7 @@ def check_rounds(broker: Broker, rounds: int) -> None:
         assert not lost, f"{len(lost)} acknowledged messages lost, {where}: {sorted(lost)[:5]}"
         assert not twice, f"{len(twice)} messages twice, {where}: {twice[:5]}"
         assert not invented, f"{len(invented)} unexpected, {where}: {sorted(invented)[:5]}"
+    assert interrupted > rounds // 2, "the kills came when nothing was in flight: no proof"
 
 
 @pytest.mark.timeout(600)

@@ -82,8 +82,8 @@ class Copy:
     mid: str
     #: Who holds its lock, as far as the broker has said.
     lock: Delivery | None = None
-    #: Somebody asked for its removal and the request reached the broker, unanswered so far.
-    removal_asked: bool = False
+    #: Who asked for its removal, in a request that reached the broker and was not refused.
+    removal_asked: set[Delivery] = field(default_factory=set)
     #: The broker has said that it is removed.
     removed: bool = False
     is_deleted_on_receipt: bool = False
@@ -123,8 +123,18 @@ class Auditor:
         self.note("send", send.node, send.entity, send.mid)
         if isinstance(send, Txn):
             self.transactions.append(send)
+            if send.completes is not None and not send.rolls_back:
+                self._copy(send.completes).removal_asked.add(send.completes)
         else:
             self.sends[f"{send.node}/{send.mid}"] = send
+
+    def send_again(self, node: str, entity: str, mid: str) -> Send:
+        """A message of the pair, which several attempts may carry to the same broker."""
+        known = self.sends.get(f"{node}/{mid}")
+        if known is None:
+            known = Send(mid, node, entity, may_repeat=True)
+            self.sending(known)
+        return known
 
     def answered(self, send: Send, kind: int, condition: str) -> None:
         self.note("answered", send.node, send.entity, send.mid, kind, condition)
@@ -132,6 +142,13 @@ class Auditor:
             send.accepted = True
         elif condition != IN_DOUBT:
             send.refused = True
+        if isinstance(send, Txn) and send.completes is not None and not send.rolls_back:
+            copy = self._copy(send.completes)
+            if send.accepted:
+                copy.removed = True
+                copy.lock = None
+            elif send.refused:
+                copy.removal_asked.discard(send.completes)
 
     # --- deliveries and locks ---------------------------------------------------------
 
@@ -190,7 +207,7 @@ class Auditor:
         delivery.asked_reached_ms = self._now_ms()
         copy = self._copy(delivery)
         if delivery.asked in REMOVES:
-            copy.removal_asked = True
+            copy.removal_asked.add(delivery)
         if copy.lock is delivery and delivery.asked != IN_TRANSACTION:
             copy.lock = None
 
@@ -200,14 +217,15 @@ class Auditor:
         self.note("settled", delivery.stream, delivery.seq, delivery.mid, kind, condition)
         copy = self._copy(delivery)
         if condition:
-            copy.removal_asked = copy.removal_asked and condition == IN_DOUBT
+            if condition != IN_DOUBT:
+                copy.removal_asked.discard(delivery)
             return
         where = f"{delivery.node} {delivery.stream} {delivery.seq} {delivery.mid}"
         if delivery.asked_reached_ms >= delivery.until_ms:
             self.violation("R5", f"a settlement counted though its lock was over: {where}")
-        if copy.lock is not None and copy.lock.until_ms > delivery.until_ms:
-            self.violation("R5", f"a settlement counted though another holds the lock: {where}")
         if delivery.asked in REMOVES:
+            if self._is_locked(copy):
+                self.violation("R5", f"a settlement counted though another has the lock: {where}")
             if copy.removed:
                 self.violation("R5", f"a message was settled twice: {where}")
             copy.removed = True
@@ -266,6 +284,15 @@ class Auditor:
             if not send.may_repeat and any(count > 1 for count in streams.values()):
                 self.violation("once", f"{send.mid} is in {dict(streams)} more than once")
         self._check_transactions(node, set(places), present)
+
+    def check_pair(self, primary: str, secondary: Node) -> None:
+        """What a backlog queue accepted is still in it, or the primary has accepted it (P11)."""
+        kept = {mid for _, _, mid in secondary.live().values()}
+        for send in self.sends.values():
+            if send.node == secondary.name and send.accepted and send.mid not in kept:
+                moved = self.sends.get(f"{primary}/{send.mid}")
+                if moved is None or not moved.accepted:
+                    self.violation("P11", f"{send.mid} left the backlog and is not in the primary")
 
     def _check_transactions(self, node: str, seen: set[str], present: set[str]) -> None:
         """All of a transaction happened, or none of it (E10)."""

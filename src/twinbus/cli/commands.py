@@ -85,7 +85,7 @@ def command(
     """Declare a command of `app`; see the module's beginning."""
 
     def declare(function: F) -> F:
-        own = inspect.signature(function).parameters
+        own = inspect.signature(function, eval_str=True).parameters
         given = {p.name: (p.annotation, p.default) for p in own.values() if p.name not in _GIVEN}
         given |= {setting.name: (setting.annotation, None) for setting in settings}
         given |= {shared: (kind, _DEFAULTS[shared]) for shared, kind in _SHARED.items()}

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
+from uuid import UUID
 
 import typer
 
+from twinbus.amqp.types import Int, Timestamp
 from twinbus.cli.commands import Yes, command
 from twinbus.cli.failures import USAGE, CommandError
 from twinbus.cli.printer import Printer, confirm
 from twinbus.cli.properties import property_value
 from twinbus.cli.remote import Remote
 from twinbus.cli.settings import plain
+from twinbus.core.units import datetime_from_ms
 
 if TYPE_CHECKING:
     from azure.servicebus.management import RuleProperties
@@ -132,7 +135,17 @@ def _filter(sql: str | None, match: list[str] | None, own: list[str] | None) -> 
                 f"--match {text}: use NAME=VALUE with {', '.join(_MATCHED)}", USAGE
             )
         wanted[_MATCHED[name]] = value
-    return CorrelationRuleFilter(properties=dict(map(property_value, own or [])), **wanted)
+    properties = {name: _sdk_value(value) for name, value in map(property_value, own or [])}
+    return CorrelationRuleFilter(properties=properties, **wanted)
+
+
+def _sdk_value(value: object) -> Any:
+    """A value as the administration API takes it."""
+    if isinstance(value, Timestamp):
+        return datetime_from_ms(value)
+    if isinstance(value, UUID):
+        return str(value)
+    return int(value) if isinstance(value, Int) else value
 
 
 def _action(text: str | None) -> Any:

@@ -71,7 +71,11 @@ def apply(properties: Any, settings: Mapping[str, Any]) -> None:
 
 def shown(properties: Any, runtime: Any = None) -> dict[str, Any]:
     """An entity's properties, and its counts and times if given, as plain data."""
-    found = {name: plain(value) for name, value in properties.items() if not callable(value)}
+    found = {name: plain(value) for name, value in properties.items()}
+    # Keys are secrets: they do not belong on a screen or in a log.
+    for rule in found.get("authorization_rules") or []:
+        rule.pop("primary_key", None)
+        rule.pop("secondary_key", None)
     if runtime is not None:
         given = {name: getattr(runtime, name, None) for name in _RUNTIME}
         found |= {name: plain(value) for name, value in given.items() if value is not None}

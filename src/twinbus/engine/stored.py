@@ -252,13 +252,16 @@ def _header_section(stored: bytes) -> bytes:
 
 def locked_head(
     stored: bytes, seq: int, enqueued_ms: int, delivery_count: int, token_high: bytes, low: int,
-    locked_until_ms: int,
+    locked_until_ms: int, state: int = 0,
 ) -> bytes:  # fmt: skip
-    """The head of a peek-lock delivery."""
-    if not stored.startswith(_NO_ANNOTATIONS, 6):
+    """The head of a peek-lock delivery.
+
+    `state` is 1 for a deferred and 2 for a scheduled message; an active one says nothing.
+    """
+    if state or not stored.startswith(_NO_ANNOTATIONS, 6):
         token = _LOCK_TOKEN + token_high + low.to_bytes(8, "big")
         until = _LOCKED_UNTIL + locked_until_ms.to_bytes(8, "big", signed=True)
-        return _annotated_head(stored, seq, enqueued_ms, delivery_count, token, until)
+        return _annotated_head(stored, seq, enqueued_ms, delivery_count, token, until, state)
     return _header_section(stored) + _LOCKED_HEAD.pack(
         delivery_count, _LOCKED_DELIVERY, token_high, low, _LOCKED_MESSAGE, seq, _ENQUEUED_TIME,
         enqueued_ms, _LOCKED_UNTIL, locked_until_ms,
@@ -268,35 +271,30 @@ def locked_head(
 def free_head(
     stored: bytes, seq: int, enqueued_ms: int, delivery_count: int, state: int = 0
 ) -> bytes:
-    """The head of a message without a lock: received and deleted, or peeked at.
-
-    `state` is 1 for a deferred and 2 for a scheduled message; an active one says nothing.
-    """
+    """The head of a message without a lock: received and deleted, or peeked at."""
     if state or not stored.startswith(_NO_ANNOTATIONS, 6):
-        extra = _MESSAGE_STATE + _U32.pack(state) if state else b""
-        return _annotated_head(stored, seq, enqueued_ms, delivery_count, b"", extra)
+        return _annotated_head(stored, seq, enqueued_ms, delivery_count, b"", b"", state)
     return _header_section(stored) + _FREE_HEAD.pack(
         delivery_count, _FREE_MESSAGE, seq, _ENQUEUED_TIME, enqueued_ms
     )
 
 
 def _annotated_head(
-    stored: bytes, seq: int, enqueued_ms: int, delivery_count: int, delivery_extra: bytes,
-    message_extra: bytes,
+    stored: bytes, seq: int, enqueued_ms: int, delivery_count: int, token: bytes, until: bytes,
+    state: int,
 ) -> bytes:  # fmt: skip
     fields = _PREFIX.unpack_from(stored)
-    ma_count: int = fields[3]
     ma_end = PREFIX_SIZE + int(fields[4])
-    da_count: int = fields[5]
-    da = delivery_extra + stored[ma_end : ma_end + int(fields[6])]
-    da_count += 1 if delivery_extra else 0
+    da = token + stored[ma_end : ma_end + int(fields[6])]
+    da_count = int(fields[5]) + (1 if token else 0)
     ma = b"".join(
         [
             _SEQUENCE_NUMBER, seq.to_bytes(8, "big"), _ENQUEUED_TIME,
-            enqueued_ms.to_bytes(8, "big", signed=True), message_extra, stored[PREFIX_SIZE:ma_end],
+            enqueued_ms.to_bytes(8, "big", signed=True), until,
+            _MESSAGE_STATE + _U32.pack(state) if state else b"", stored[PREFIX_SIZE:ma_end],
         ]
     )  # fmt: skip
-    ma_count += 3 if message_extra else 2
+    ma_count = int(fields[3]) + 2 + (1 if until else 0) + (1 if state else 0)
     return b"".join(
         [
             _header_section(stored), _U32.pack(delivery_count),

@@ -444,6 +444,7 @@ class Bridge(Handler):
                 transaction = self._transaction(outcome.txn_id)
                 transaction.settle(receiver.holder, receiver.stream, lock, wanted, hub.now_ms)
                 state = outcomes.transactional(outcome.txn_id, _answer(outcome))
+                self._hold(receiver.stream, [lock])
             elif kind == outcomes.KIND_ACCEPTED:
                 receiver.stream.complete(lock, hub.now_ms)
                 state = ACCEPTED
@@ -454,8 +455,11 @@ class Bridge(Handler):
                 wanted.apply(receiver.holder, receiver.stream, lock, hub.now_ms)
                 state = _answer(outcome)
         except BusError as error:
+            # To the link the delivery is over; the lock may still be there.
+            self._hold(receiver.stream, [lock])
             state = self.rejected(error, receiver.stream.path)
         except DecodeError as fault:
+            self._hold(receiver.stream, [lock])
             refusal = BusError(errors.DECODE_ERROR, f"The settlement cannot be read: {fault}")
             state = self.rejected(refusal, receiver.stream.path)
         if not settled:

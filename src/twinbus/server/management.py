@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from twinbus.amqp import codec
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.types import (
     ARRAY_OF_LONG,
@@ -52,8 +51,6 @@ _STATES = {
 }
 _ALL_STATES = bytes((ACTIVE, LOCKED, DEFERRED, DEFERRED_LOCKED, SCHEDULED))
 _PURGED = {"active": ACTIVE, "deferred": DEFERRED, "scheduled": SCHEDULED}
-_STATE = "x-opt-message-state"
-_DEFERRED = codec.encode(Int(1))
 _WIRE_STATE = {DEFERRED: 1, DEFERRED_LOCKED: 1, SCHEDULED: 2}
 
 _SETTLEMENTS = {
@@ -263,7 +260,7 @@ class Management:
         locks = stream.fetch_deferred(_numbers(body), session, consumer, now_ms)
         messages: list[Body] = []
         for lock in locks:
-            stored = form.with_annotation(stream.stored(lock.seq), _STATE, _DEFERRED)
+            stored = stream.stored(lock.seq)
             enqueued_ms = stream.enqueued_ms(lock.seq)
             entry: Body = {}
             if peek_lock:
@@ -271,10 +268,12 @@ class Management:
                 entry["lock-token"] = UUID(bytes=stream.token_high + low)
                 head = form.locked_head(
                     stored, lock.seq, enqueued_ms, lock.delivery_count, stream.token_high, lock.low,
-                    lock.locked_until_ms,
+                    lock.locked_until_ms, _WIRE_STATE[DEFERRED],
                 )  # fmt: skip
             else:
-                head = form.free_head(stored, lock.seq, enqueued_ms, lock.delivery_count)
+                head = form.free_head(
+                    stored, lock.seq, enqueued_ms, lock.delivery_count, _WIRE_STATE[DEFERRED]
+                )
                 PLAIN_COMPLETE.apply(self._holder(), stream, lock, now_ms)
             entry["message"] = head + stored[form.bare_start(stored) :]
             messages.append(entry)

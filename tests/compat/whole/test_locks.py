@@ -114,9 +114,7 @@ def test_r5_an_old_delivery_on_the_same_link_settles_nothing(
     assert_empty(client, queue)
 
 
-def test_r4_abandon_brings_it_back_at_once_in_its_place(
-    bus: Bus, client: ServiceBusClient
-) -> None:
+def test_r4_abandon_brings_it_back_at_once_in_its_place(bus: Bus, client: ServiceBusClient) -> None:
     """R3 R4."""
     queue = bus.queue()
     send(client, queue, "a", "b", "c")

@@ -117,7 +117,9 @@ def test_e6_an_empty_session_and_the_empty_name(bus: Bus, client: ServiceBusClie
         assert str(take_one(receiver)) == "a"
     send(client, queue, *in_session("", "nameless"))
     with bus.proton() as connection:
-        assert connection.create_receiver(queue, options=session_filter("")).receive().body is not None
+        assert (
+            connection.create_receiver(queue, options=session_filter("")).receive().body is not None
+        )
 
 
 def test_e6_session_state(bus: Bus, client: ServiceBusClient) -> None:
@@ -219,9 +221,7 @@ def test_e6_r7_a_lost_connection_frees_the_session(bus: Bus, client: ServiceBusC
         assert str(take_one(receiver)) == "a"
 
 
-def test_e6_abandon_defer_and_dead_letter_in_a_session(
-    bus: Bus, client: ServiceBusClient
-) -> None:
+def test_e6_abandon_defer_and_dead_letter_in_a_session(bus: Bus, client: ServiceBusClient) -> None:
     """E6 R4 E5 D2: order is kept; a deferred message is fetched within its session."""
     queue = bus.queue(requires_session=True)
     send(client, queue, *in_session("s", "a", "b", "c"))

@@ -315,9 +315,7 @@ def test_e8_a_bad_filter_is_refused_with_its_position(bus: Bus, expression: str)
     assert [rule.name for rule in bus.rules(topic, sub)] == ["$Default"]
 
 
-def test_e8_a_costly_filter_does_not_hold_anybody_up(
-    bus: Bus, client: ServiceBusClient
-) -> None:
+def test_e8_a_costly_filter_does_not_hold_anybody_up(bus: Bus, client: ServiceBusClient) -> None:
     """E8: neither a pattern nor deep nesting can keep the broker busy."""
     topic = bus.topic()
     sub = bus.subscription(topic, {"r": SqlRuleFilter(f"text LIKE '{'%a' * 200}b'")})

@@ -1,0 +1,111 @@
+"""An entity's `$management` node: browsing, and what only this broker can do.
+
+Everything that needs names of the SDK beginning with an underscore is here, with the reason.
+Requests go over the SDK's connection with its authentication and retries; answers come back
+as they are, messages as their bytes, because the SDK's decoder forgets types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from twinbus.cli.failures import FAILURE, NOT_FOUND, REFUSED, CommandError
+from twinbus.cli.message_form import to_json
+from twinbus.pairing.sdk import amqp_long
+
+if TYPE_CHECKING:
+    from azure.servicebus import ServiceBusClient
+
+_PAGE = 250
+# What a broker answers to an operation that it does not know.
+_UNKNOWN_OPERATION = (400, 405, 501)
+_NO_CONTENT = (202, 204)
+
+
+class Refusal(CommandError):
+    """A request was answered with an error."""
+
+    def __init__(self, status: int, text: str) -> None:
+        codes = {401: REFUSED, 403: REFUSED, 404: NOT_FOUND}
+        super().__init__(text, codes.get(status, FAILURE))
+        self.status = status
+
+
+class Node:
+    """The management node of one entity or sub-queue."""
+
+    def __init__(self, client: ServiceBusClient, path: str) -> None:
+        # The SDK's only handler that opens no link of its own: a receiver's would be refused
+        # by an entity with sessions, a sender's by a subscription.
+        self._handler: Any = client._create_session_browser(path)
+
+    def request(self, operation: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Ask; gives the answer's map, empty if there is nothing."""
+        status, value, text = self._handler._mgmt_request_response_with_retry(
+            operation.encode(), dict(body), _answer, keep_alive_associated_link=False
+        )
+        if status in _NO_CONTENT:
+            return {}
+        if status != 200:
+            raise Refusal(status, text)
+        return {_text(key): found for key, found in (value or {}).items()}
+
+    def is_twinbus(self) -> bool:
+        """Tell whether the other end knows this broker's own operations; changes nothing."""
+        try:
+            self.request("twinbus:undefer", {"sequence-numbers": []})
+        except Refusal as refusal:
+            if refusal.status in _UNKNOWN_OPERATION:
+                return False
+            raise
+        return True
+
+    def peek(
+        self,
+        from_sequence_number: int = 1,
+        count_max: int = _PAGE,
+        *,
+        state: str | None = None,
+        session_id: str | None = None,
+        bodies: bool = True,
+    ) -> list[bytes]:
+        """One page of encoded messages, in the order of their sequence numbers."""
+        body: dict[str, Any] = {
+            "from-sequence-number": amqp_long(from_sequence_number),
+            "message-count": {"TYPE": "INT", "VALUE": min(count_max, _PAGE)},
+        }
+        if state is not None:
+            body["state"] = state
+        if session_id is not None:
+            body["session-id"] = session_id
+        if not bodies:
+            body["omit-message-body"] = True
+        answer = self.request("com.microsoft:peek-message", body)
+        return [entry[b"message"] for entry in answer.get("messages", [])]
+
+    def browse(
+        self, from_sequence_number: int = 1, **options: Any
+    ) -> Iterator[list[dict[str, Any]]]:
+        """Page by page to the end, each message as its JSON form; options as for `peek`."""
+        while page := self.peek(from_sequence_number, **options):
+            shown = [to_json(payload) for payload in page]
+            yield shown
+            from_sequence_number = shown[-1]["sequence_number"] + 1
+
+    def resubmit(self, sequence_numbers: Sequence[int]) -> int:
+        """Put dead letters back where they died, all in one step (this broker only)."""
+        numbers = [amqp_long(number) for number in sequence_numbers]
+        return int(self.request("twinbus:resubmit", {"sequence-numbers": numbers})["message-count"])
+
+    def purge(self, state: str) -> int:
+        """Remove some messages; gives how many, 0 when there are no more (this broker only)."""
+        return int(self.request("twinbus:purge", {"state": state})["message-count"])
+
+
+def _answer(status: int, message: Any, description: Any) -> tuple[int, Any, str]:
+    return status, message.value, _text(description or f"status {status}")
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

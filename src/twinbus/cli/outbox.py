@@ -1,0 +1,60 @@
+"""Sends encoded messages in batches, as they are.
+
+Encoded messages go in one by one; a batch goes out when it is full, or when the next message
+may not share it. Whatever was put in before an error may have been sent or not; what `sent`
+counts has been accepted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from twinbus.cli.message_form import Encoded
+from twinbus.pairing.sdk import fill_raw
+
+if TYPE_CHECKING:
+    from azure.servicebus import ServiceBusSender
+
+# Below the smallest limit of any tier, with room for the batch's own bytes.
+_BATCH_BYTES_MAX = 200 * 1024
+_BATCH_COUNT_MAX = 500
+
+
+class Outbox:
+    def __init__(self, sender: ServiceBusSender) -> None:
+        self._sender = sender
+        self._waiting: list[Encoded] = []
+        self._bytes = 0
+        self.sent = 0
+
+    def put(self, message: Encoded) -> int:
+        """Take a message; gives how many were sent meanwhile."""
+        count = 0
+        if self._waiting and not self._fits(message):
+            count = self.flush()
+        self._waiting.append(message)
+        self._bytes += len(message.payload)
+        return count
+
+    def flush(self) -> int:
+        """Send what waits; gives how many that were."""
+        if not self._waiting:
+            return 0
+        batch = self._sender.create_message_batch()
+        for message in self._waiting:
+            fill_raw(batch, message.payload, message.session_id, message.partition_key)
+        self._sender.send_messages(batch)
+        count = len(self._waiting)
+        self.sent += count
+        self._waiting, self._bytes = [], 0
+        return count
+
+    def _fits(self, message: Encoded) -> bool:
+        # A partitioned entity takes a batch only if all of it belongs to one partition.
+        first = self._waiting[0]
+        return (
+            len(self._waiting) < _BATCH_COUNT_MAX
+            and self._bytes + len(message.payload) <= _BATCH_BYTES_MAX
+            and first.session_id == message.session_id
+            and first.partition_key == message.partition_key
+        )

@@ -1,0 +1,150 @@
+"""`twinbus receive` and `twinbus peek`: what is in an entity."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from twinbus.cli.commands import Entity, command
+from twinbus.cli.failures import USAGE, CommandError
+from twinbus.cli.message_form import text_of, to_json
+from twinbus.cli.node import Node
+from twinbus.cli.printer import Printer, brief
+from twinbus.cli.remote import Remote
+
+if TYPE_CHECKING:
+    from azure.servicebus import ServiceBusReceivedMessage, ServiceBusReceiver
+
+app = typer.Typer()
+
+
+class Settling(StrEnum):
+    COMPLETE = "complete"
+    ABANDON = "abandon"
+    DEFER = "defer"
+    DEAD_LETTER = "dead-letter"
+
+
+class State(StrEnum):
+    ACTIVE = "active"
+    LOCKED = "locked"
+    DEFERRED = "deferred"
+    SCHEDULED = "scheduled"
+
+
+Count = Annotated[int, typer.Option("--count", "-n", min=1, help="At most so many.")]
+All = Annotated[bool, typer.Option("--all", help="Until there are no more.")]
+Wait = Annotated[float, typer.Option(min=0.1, help="Seconds to wait for a message.")]
+Settle = Annotated[
+    Settling, typer.Option(help="What becomes of a message once it has been printed.")
+]
+Session = Annotated[str | None, typer.Option("--session", help="Of this session.")]
+NextSession = Annotated[bool, typer.Option("--next-session", help="Of any free session.")]
+
+
+@command(app, "receive")
+def receive(
+    remote: Remote, printer: Printer, entity: Entity, count: Count = 1, everything: All = False,
+    wait: Wait = 5.0, settle: Settle = Settling.COMPLETE, session: Session = None,
+    next_session: NextSession = False,
+) -> None:  # fmt: skip
+    """Receive messages, print them, then settle them."""
+    from azure.servicebus import NEXT_AVAILABLE_SESSION
+
+    if session is not None and next_session:
+        raise CommandError("--session goes without --next-session", USAGE)
+    chosen: Any = NEXT_AVAILABLE_SESSION if next_session else session
+    with remote.client() as client:
+        receiver = client.get_queue_receiver(entity, session_id=chosen, max_wait_time=wait)
+        received = 0
+        with receiver:
+            for message, payload in _received(receiver, None if everything else count, wait):
+                shown = to_json(payload)
+                printer.line(shown, lambda shown=shown: _line(shown))  # type: ignore[misc]
+                _settle(receiver, message, settle)
+                received += 1
+    if not printer.json_output:
+        printer.aside(f"{received} received from {entity}.")
+
+
+@command(app, "peek")
+def peek(
+    remote: Remote, printer: Printer, entity: Entity, count: Count = 10, everything: All = False,
+    state: Annotated[State | None, typer.Option(help="Only those in this state.")] = None,
+    session: Session = None,
+    from_sequence_number: Annotated[int, typer.Option(min=1, help="From this one on.")] = 1,
+) -> None:  # fmt: skip
+    """Look at messages without receiving them."""
+    with remote.client() as client:
+        node = Node(client, entity)
+        if state is State.LOCKED and not node.is_twinbus():
+            raise CommandError("only Twinbus can tell which messages are locked", USAGE)
+        left = None if everything else count
+        for shown in _peeked(node, state, session, from_sequence_number):
+            printer.line(shown, lambda shown=shown: _line(shown))  # type: ignore[misc]
+            if left is not None and (left := left - 1) == 0:
+                break
+
+
+def _peeked(
+    node: Node, state: State | None, session: str | None, from_sequence_number: int
+) -> Iterator[dict[str, Any]]:
+    for page in node.browse(from_sequence_number, state=state and state.value, session_id=session):
+        for shown in page:
+            # Azure takes no notice of the wanted state; there it is found out here.
+            if state in (None, State.LOCKED) or shown.get("state", "active") == state:
+                yield shown
+
+
+def _received(
+    receiver: ServiceBusReceiver, count: int | None, wait_s: float
+) -> Iterator[tuple[ServiceBusReceivedMessage, bytes]]:
+    """Messages with their bytes, until there were enough or none came in time."""
+    from twinbus.pairing.sdk import PayloadTap
+
+    tap = PayloadTap()
+    while count is None or count > 0:
+        if not tap.sits_on(receiver):
+            tap.put_on(receiver)
+        wanted = 50 if count is None else min(count, 50)
+        messages = receiver.receive_messages(wanted, max_wait_time=wait_s)
+        if not messages:
+            return
+        for message in messages:
+            payload = tap.take(message)
+            if payload is None:
+                # It came over a link that the SDK opened by itself: let it come again.
+                receiver.abandon_message(message)
+                continue
+            yield message, payload
+            count = None if count is None else count - 1
+
+
+def _settle(
+    receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage, how: Settling
+) -> None:
+    if how is Settling.COMPLETE:
+        receiver.complete_message(message)
+    elif how is Settling.ABANDON:
+        receiver.abandon_message(message)
+    elif how is Settling.DEFER:
+        receiver.defer_message(message)
+    else:
+        receiver.dead_letter_message(message, reason="DeadLetteredByOperator")
+
+
+def _line(shown: dict[str, Any]) -> str:
+    """A message on one line: number, time, state, id, and the beginning of its body."""
+    parts = [str(shown.get("sequence_number", "")), str(shown.get("enqueued_time_utc", ""))]
+    parts.append(str(shown.get("state", "active")))
+    parts += [f"{name}={shown[name]}" for name in _SHOWN if shown.get(name) is not None]
+    reason = (shown.get("application_properties") or {}).get("DeadLetterReason")
+    if reason is not None:
+        parts.append(f"reason={reason}")
+    return "  ".join([*parts, brief(text_of(shown["body"]))])
+
+
+_SHOWN = ("message_id", "session_id", "subject", "scheduled_enqueue_time_utc")

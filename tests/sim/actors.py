@@ -1,0 +1,254 @@
+"""The applications of the simulation: senders and receivers that do what users do, and worse.
+
+Each is a coroutine that runs until the world tells it to stop, on a connection that it makes
+anew whenever the old one breaks. What it asks for it first tells the auditor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from tests.sim.auditor import ACCEPTED, MODIFIED, REJECTED, Auditor, Delivery, Send, Txn
+from tests.sim.node import Node
+from tests.sim.peer import TRANSACTIONAL, Broken, Peer, Refused, SimLink, state
+
+from twinbus.amqp.codec import encode
+from twinbus.amqp.types import Described, Int, Symbol, Timestamp, ULong
+
+_OPERATION_S = 12.0
+_SCHEDULED = Symbol("x-opt-scheduled-enqueue-time")
+_FAILURES = (Broken, Refused, OSError, TimeoutError)
+
+
+@dataclass
+class Stage:
+    """What an actor knows of its world."""
+
+    random: Random
+    auditor: Auditor
+    now_ms: Callable[[], int]
+    is_over: asyncio.Event = field(default_factory=asyncio.Event)
+    #: Messages are numbered through, whoever sends them.
+    sent_total: int = 0
+
+    async def pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds * self.random.random())
+
+    def connect(self, node: Node) -> Peer:
+        return Peer(node.connect(), self.auditor, node.name)
+
+    def new_send(self, node: Node, entity: str, **more: Any) -> Send:
+        self.sent_total += 1
+        send = Send(f"m{self.sent_total}", node.name, entity, number=self.sent_total, **more)
+        self.auditor.sending(send)
+        return send
+
+
+def payload_of(send: Send, *, scheduled_ms: int = 0) -> bytes:
+    """The message of a send: its id, its session, its number as an application property."""
+    parts = []
+    if scheduled_ms:
+        parts.append(Described(ULong(0x72), {_SCHEDULED: Timestamp(scheduled_ms)}))
+    parts.append(Described(ULong(0x73), [send.mid, *[None] * 9, send.session]))
+    parts.append(Described(ULong(0x74), {"number": Int(send.number)}))
+    parts.append(Described(ULong(0x75), b"x" * (send.number % 7) * 40))
+    return b"".join(map(encode, parts))
+
+
+def batch_of(payloads: list[bytes]) -> bytes:
+    return b"".join(encode(Described(ULong(0x75), payload)) for payload in payloads)
+
+
+async def persist(
+    stage: Stage, node: Node, act: Callable[[Peer], Awaitable[None]]
+) -> None:
+    """Run `act` on a connection, and again on a new one, until the play is over."""
+    while not stage.is_over.is_set():
+        peer: Peer | None = None
+        try:
+            peer = stage.connect(node)
+            await act(peer)
+        except _FAILURES:
+            await stage.pause(3)
+        finally:
+            if peer is not None and peer.error is None:
+                peer.close()
+
+
+# --- senders ------------------------------------------------------------------------------
+
+
+async def send_plainly(stage: Stage, node: Node, entity: str) -> None:
+    """One by one, in batches, overlapped, scheduled."""
+
+    async def act(peer: Peer) -> None:
+        async with asyncio.timeout(_OPERATION_S):
+            link = await peer.sender(entity)
+        while not stage.is_over.is_set():
+            await stage.pause(1.5)
+            async with asyncio.timeout(_OPERATION_S), asyncio.TaskGroup() as group:
+                for _ in range(stage.random.choice((1, 1, 1, 4))):
+                    group.create_task(_send_some(stage, peer, link, node, entity))
+
+    await persist(stage, node, _one_error(act))
+
+
+async def _send_some(
+    stage: Stage, peer: Peer, link: SimLink, node: Node, entity: str
+) -> None:
+    count = stage.random.choice((1, 1, 1, 3))
+    sends = [stage.new_send(node, entity) for _ in range(count)]
+    due_ms = 0
+    if stage.random.random() < 0.15:
+        due_ms = stage.now_ms() + stage.random.randint(1, 8000)
+    payloads = [payload_of(send, scheduled_ms=due_ms) for send in sends]
+    await peer.send(link, payloads[0] if count == 1 else batch_of(payloads), sends)
+
+
+async def send_sessions(stage: Stage, node: Node, entity: str, session: str) -> None:
+    """One after the other, so that the order of acceptance is known."""
+
+    async def act(peer: Peer) -> None:
+        async with asyncio.timeout(_OPERATION_S):
+            link = await peer.sender(entity)
+        while not stage.is_over.is_set():
+            await stage.pause(3)
+            send = stage.new_send(node, entity, session=session)
+            async with asyncio.timeout(_OPERATION_S):
+                await peer.send(link, payload_of(send), [send])
+
+    await persist(stage, node, act)
+
+
+async def transact(stage: Stage, node: Node, first: str, others: tuple[str, str]) -> None:
+    """Move a message from the first queue into both others, in one transaction."""
+
+    async def act(peer: Peer) -> None:
+        async with asyncio.timeout(_OPERATION_S):
+            receiver = await peer.receiver(first)
+            senders = [await peer.sender(name) for name in others]
+            coordinator = await peer.coordinator()
+        while not stage.is_over.is_set():
+            peer.grant(receiver, 1)
+            delivery = None
+            while delivery is None and not stage.is_over.is_set():
+                delivery = await peer.next(receiver, 5)
+            if delivery is not None:
+                async with asyncio.timeout(_OPERATION_S):
+                    await _move(stage, peer, node, delivery, senders, coordinator)
+
+    await persist(stage, node, act)
+
+
+async def _move(
+    stage: Stage,
+    peer: Peer,
+    node: Node,
+    delivery: Delivery,
+    senders: list[SimLink],
+    coordinator: SimLink,
+) -> None:
+    txn_id = await peer.declare(coordinator)
+    sends = [stage.new_send(node, link.address) for link in senders]
+    for send, link in zip(sends, senders, strict=True):
+        await peer.send_in(txn_id, link, payload_of(send), [send])
+    # Sometimes so late that the lock runs out before the end.
+    await stage.pause(stage.random.choice((0.1, 0.1, 7)))
+    await peer.settle(delivery, state(TRANSACTIONAL, txn_id, state(ACCEPTED)))
+    if stage.random.random() < 0.3:
+        left_ms = delivery.until_ms - stage.now_ms()
+        await asyncio.sleep(max(0, left_ms + stage.random.randint(-40, 10)) / 1000)
+    txn = Txn(
+        f"txn-{sends[0].mid}",
+        node.name,
+        "coordinator",
+        sends=sends,
+        completes=delivery,
+        rolls_back=stage.random.random() < 0.2,
+    )
+    for send in sends:
+        send.txn = txn
+    stage.auditor.sending(txn)
+    try:
+        await peer.discharge(coordinator, txn_id, txn.rolls_back, txn)
+    except Refused:
+        return
+    if txn.rolls_back:
+        await peer.settle(delivery, state(MODIFIED, True, False))
+
+
+# --- receivers ----------------------------------------------------------------------------
+
+
+async def receive(stage: Stage, node: Node, address: str, *, is_patient: bool = False) -> None:
+    """Receive and settle, mostly well; `is_patient` receivers complete everything."""
+
+    async def act(peer: Peer) -> None:
+        async with asyncio.timeout(_OPERATION_S):
+            link = await peer.receiver(address)
+        while not stage.is_over.is_set():
+            if link.granted == link.received:
+                peer.grant(link, stage.random.choice((1, 5, 20)))
+            delivery = await peer.next(link, 2)
+            if delivery is not None:
+                await _settle_somehow(stage, peer, delivery, is_patient)
+
+    await persist(stage, node, act)
+
+
+async def receive_sessions(stage: Stage, node: Node, address: str) -> None:
+    async def act(peer: Peer) -> None:
+        while not stage.is_over.is_set():
+            async with asyncio.timeout(_OPERATION_S):
+                link = await peer.session_receiver(address, 5000)
+            peer.grant(link, 3)
+            while (delivery := await peer.next(link, 1.5)) is not None:
+                await _settle_somehow(stage, peer, delivery, stage.random.random() < 0.5)
+                peer.grant(link, 1)
+            peer.detach(link)
+
+    await persist(stage, node, act)
+
+
+async def _settle_somehow(
+    stage: Stage, peer: Peer, delivery: Delivery, is_patient: bool
+) -> None:
+    """Complete, or abandon, defer, bury, forget, or settle at the very end of the lock."""
+    luck = 0.0 if is_patient else stage.random.random()
+    arrive_ms = 0
+    outcome = state(ACCEPTED)
+    if luck < 0.6:
+        await stage.pause(0.2)
+    elif luck < 0.7:
+        outcome = state(MODIFIED, True, False)
+    elif luck < 0.73:
+        outcome = state(MODIFIED, True, True)
+    elif luck < 0.78:
+        outcome = state(REJECTED)
+    elif luck < 0.88:
+        return
+    else:
+        arrive_ms = delivery.until_ms + stage.random.choice((-1, 0, 0, 0, 1))
+    try:
+        await peer.settle(delivery, outcome, arrive_ms=arrive_ms)
+    except Refused:
+        return
+
+
+def _one_error(act: Callable[[Peer], Awaitable[None]]) -> Callable[[Peer], Awaitable[None]]:
+    """Several sends at once may fail together; the first one is what the actor sees."""
+
+    async def wrapped(peer: Peer) -> None:
+        try:
+            await act(peer)
+        except* _FAILURES as group:
+            failure: BaseException = group
+            while isinstance(failure, BaseExceptionGroup):
+                failure = failure.exceptions[0]
+            raise failure from None
+
+    return wrapped
