@@ -38,7 +38,7 @@ class Budget:
 
     def __str__(self) -> str:
         verdict = "[green]met[/]" if self.met else "[red]not met[/]"
-        return f"{self.what}: {self.measured:.1f} (budget {self.bound:g}): {verdict}"
+        return f"{self.what}: {self.measured:.2f} (budget {self.bound:.3g}): {verdict}"
 
 
 def by_key(samples: list[Sample]) -> Medians:
@@ -76,7 +76,7 @@ def _cell(medians: Medians, peer: str, size_bytes: int, mode: str) -> str:
     limit = limit_of(medians, size_bytes, mode)
     if limit and peer != APPEND:
         share = sample.messages_per_second / limit.messages_per_second
-        lines.append(f"{share:.1%} limit")
+        lines.append(f"{share:.2f}× append")
     if sample.acknowledged_p50_ms and mode == "lone":
         lines.append(f"p50 {sample.acknowledged_p50_ms:.2f} ms")
     return "\n".join(lines)

@@ -192,7 +192,7 @@ async def receive(stage: Stage, node: Node, address: str, *, is_patient: bool = 
             link = await peer.receiver(address)
         while not stage.is_over.is_set():
             if link.granted == link.received:
-                peer.grant(link, stage.random.choice((1, 5, 20)))
+                peer.grant(link, stage.random.choice((1, 2, 8)))
             delivery = await peer.next(link, 2)
             if delivery is not None:
                 await _settle_somehow(stage, peer, delivery, is_patient)
@@ -214,6 +214,22 @@ async def receive_sessions(stage: Stage, node: Node, address: str) -> None:
     await persist(stage, node, act)
 
 
+async def drain_sessions(stage: Stage, node: Node, address: str) -> None:
+    """Take session after session and complete everything."""
+
+    async def act(peer: Peer) -> None:
+        while not stage.is_over.is_set():
+            async with asyncio.timeout(_OPERATION_S):
+                link = await peer.session_receiver(address, 2000)
+            peer.grant(link, 3)
+            while (delivery := await peer.next(link, 1.5)) is not None:
+                await _settle_somehow(stage, peer, delivery, True)
+                peer.grant(link, 1)
+            peer.detach(link)
+
+    await persist(stage, node, act)
+
+
 async def _settle_somehow(
     stage: Stage, peer: Peer, delivery: Delivery, is_patient: bool
 ) -> None:
@@ -221,7 +237,9 @@ async def _settle_somehow(
     luck = 0.0 if is_patient else stage.random.random()
     arrive_ms = 0
     outcome = state(ACCEPTED)
-    if luck < 0.6:
+    if is_patient:
+        pass
+    elif luck < 0.6:
         await stage.pause(0.2)
     elif luck < 0.7:
         outcome = state(MODIFIED, True, False)
@@ -240,14 +258,14 @@ async def _settle_somehow(
 
 
 def _one_error(act: Callable[[Peer], Awaitable[None]]) -> Callable[[Peer], Awaitable[None]]:
-    """Several sends at once may fail together; the first one is what the actor sees."""
+    """Several sends at once may fail together; the first failure is what the actor sees."""
 
     async def wrapped(peer: Peer) -> None:
         try:
             await act(peer)
-        except* _FAILURES as group:
-            failure: BaseException = group
-            while isinstance(failure, BaseExceptionGroup):
+        except ExceptionGroup as group:
+            failure: Exception = group
+            while isinstance(failure, ExceptionGroup):
                 failure = failure.exceptions[0]
             raise failure from None
 

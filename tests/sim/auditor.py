@@ -244,6 +244,12 @@ class Auditor:
             if copy.lock is not None and copy.lock.wire is wire:
                 copy.lock = None
 
+    def locks_dropped(self, node: str, stream: str) -> None:
+        """The entity was changed (R7)."""
+        for (where, name, _), copy in self.copies.items():
+            if (where, name) == (node, stream):
+                copy.lock = None
+
     def _copy(self, delivery: Delivery) -> Copy:
         return self.copies[delivery.node, delivery.stream, delivery.seq]
 

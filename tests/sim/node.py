@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from tests.sim.drive import Drive, SimWorker, flip_bit, misdirect
 from tests.sim.loop import VirtualLoop
@@ -122,6 +124,11 @@ class Node:
         """Nothing waits for the disk."""
         journal = self.broker.journal
         return not (journal.in_flight or journal.pending_count or self.broker.kernel.has_runs)
+
+    def change_queue(self, name: str, **changes: Any) -> None:
+        now_ms = self.broker.begin_turn()
+        old = self._namespace.queue(name).description
+        self._namespace.update_queue(replace(old, **changes), now_ms)
 
     # --- what it holds ----------------------------------------------------------------
 

@@ -6,10 +6,31 @@ from typing import Annotated
 import typer
 
 from twinbus import __version__
+from twinbus.cli import (
+    dead_letter,
+    queue,
+    receive,
+    rule,
+    send,
+    subscription,
+    topic,
+    transfer,
+)
+from twinbus.cli.failures import CODES
 
 app = typer.Typer(
-    no_args_is_help=True, help="A message broker that speaks Azure Service Bus's protocols."
+    no_args_is_help=True,
+    help="A message broker that speaks Azure Service Bus's protocols.",
+    epilog=CODES,
+    pretty_exceptions_show_locals=False,
 )
+app.add_typer(queue.app, name="queue")
+app.add_typer(topic.app, name="topic")
+app.add_typer(subscription.app, name="subscription")
+app.add_typer(rule.app, name="rule")
+app.add_typer(dead_letter.app, name="dead-letter")
+for single in (send.app, receive.app, transfer.app):
+    app.registered_commands += single.registered_commands
 
 
 def _version(wanted: bool) -> None:

@@ -69,6 +69,8 @@ _KNOWN = (
     | _READ_ONLY
     | {"body", *_MAPS}
 )
+_IN_ONE_LINE = ("message_id", "session_id", "subject", "scheduled_enqueue_time_utc")
+_BODY_CHARS_MAX = 60
 
 
 class Encoded(NamedTuple):
@@ -146,9 +148,25 @@ def _encode(given: Mapping[str, Json]) -> Encoded:
     return Encoded(payload, _text(given.get("session_id")), _text(given.get("partition_key")))
 
 
-def text_of(body: Json) -> str:
-    """A body for people: its text, else its JSON form."""
-    return body if isinstance(body, str) else json.dumps(body, ensure_ascii=False)
+def dead_letter_reason(shown: Mapping[str, Json]) -> str | None:
+    properties = shown.get("application_properties")
+    reason = properties.get("DeadLetterReason") if isinstance(properties, dict) else None
+    return reason if isinstance(reason, str) else None
+
+
+def one_line(shown: Mapping[str, Json]) -> str:
+    """A message for people: number, time, state, some properties, its body's beginning."""
+    parts = [str(shown.get("sequence_number", "")), str(shown.get("enqueued_time_utc", ""))]
+    parts.append(str(shown.get("state", "active")))
+    parts += [f"{name}={shown[name]}" for name in _IN_ONE_LINE if shown.get(name) is not None]
+    reason = dead_letter_reason(shown)
+    if reason is not None:
+        parts.append(f"reason={reason}")
+    body = shown["body"]
+    text = " ".join((body if isinstance(body, str) else json.dumps(body)).split())
+    if len(text) > _BODY_CHARS_MAX:
+        text = text[: _BODY_CHARS_MAX - 1] + "…"
+    return "  ".join([*parts, text])
 
 
 # --- showing --------------------------------------------------------------------------

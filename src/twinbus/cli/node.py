@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from twinbus.cli.failures import FAILURE, NOT_FOUND, REFUSED, CommandError
 from twinbus.cli.message_form import to_json
-from twinbus.pairing.sdk import amqp_long
+from twinbus.pairing.sdk import amqp_long, amqp_timestamp
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusClient
 
 _PAGE = 250
+# Azure's limit.
+_DELETED_AT_ONCE = 4_000
 # What a broker answers to an operation that it does not know.
 _UNKNOWN_OPERATION = (400, 405, 501)
 _NO_CONTENT = (202, 204)
@@ -98,9 +100,13 @@ class Node:
         numbers = [amqp_long(number) for number in sequence_numbers]
         return int(self.request("twinbus:resubmit", {"sequence-numbers": numbers})["message-count"])
 
-    def purge(self, state: str) -> int:
-        """Remove some messages; gives how many, 0 when there are no more (this broker only)."""
-        return int(self.request("twinbus:purge", {"state": state})["message-count"])
+    def delete(self, before_ms: int) -> int:
+        """Remove some messages that came before a time; gives how many, 0 at the end."""
+        body = {
+            "message-count": {"TYPE": "INT", "VALUE": _DELETED_AT_ONCE},
+            "enqueued-time-utc": amqp_timestamp(before_ms),
+        }
+        return int(self.request("com.microsoft:batch-delete-messages", body).get("message-count", 0))
 
 
 def _answer(status: int, message: Any, description: Any) -> tuple[int, Any, str]:

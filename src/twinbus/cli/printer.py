@@ -18,8 +18,6 @@ from rich.text import Text
 
 from twinbus.cli.failures import USAGE, CommandError
 
-_BODY_CHARS_MAX = 60
-
 
 class Printer:
     def __init__(self, json_output: bool) -> None:
@@ -57,9 +55,10 @@ class Printer:
             table.add_row(*(Text(_cell(row.get(column))) for column in columns))
         self._console.print(table)
 
-    def line(self, found: Mapping[str, Any], sentence: Callable[[], str]) -> None:
+    def line(self, found: Mapping[str, Any], text: Callable[[Mapping[str, Any]], str]) -> None:
         """One of many things that come one by one: a line of JSON, or a line for people."""
-        print(json.dumps(found, ensure_ascii=False) if self.json_output else sentence(), flush=True)
+        line = json.dumps(found, ensure_ascii=False) if self.json_output else text(found)
+        print(line, flush=True)
 
     def aside(self, sentence: str) -> None:
         """A remark that is not part of the result."""
@@ -85,12 +84,6 @@ def confirm(question: str, yes: bool) -> None:
     if not sys.stdin.isatty():
         raise CommandError(f"{question} Say --yes: there is no terminal to ask on.", USAGE)
     typer.confirm(question, abort=True)
-
-
-def brief(text: str) -> str:
-    """The beginning of a text, on one line."""
-    line = " ".join(text.split())
-    return line if len(line) <= _BODY_CHARS_MAX else line[: _BODY_CHARS_MAX - 1] + "…"
 
 
 def _cell(value: object) -> str:

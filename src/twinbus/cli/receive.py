@@ -10,9 +10,9 @@ import typer
 
 from twinbus.cli.commands import Entity, command
 from twinbus.cli.failures import USAGE, CommandError
-from twinbus.cli.message_form import text_of, to_json
+from twinbus.cli.message_form import one_line, to_json
 from twinbus.cli.node import Node
-from twinbus.cli.printer import Printer, brief
+from twinbus.cli.printer import Printer
 from twinbus.cli.remote import Remote
 
 if TYPE_CHECKING:
@@ -59,15 +59,22 @@ def receive(
     chosen: Any = NEXT_AVAILABLE_SESSION if next_session else session
     with remote.client() as client:
         receiver = client.get_queue_receiver(entity, session_id=chosen, max_wait_time=wait)
-        received = 0
+        count_received = 0
+        held = []
         with receiver:
-            for message, payload in _received(receiver, None if everything else count, wait):
+            for message, payload in received(receiver, None if everything else count, wait):
                 shown = to_json(payload)
-                printer.line(shown, lambda shown=shown: _line(shown))  # type: ignore[misc]
-                _settle(receiver, message, settle)
-                received += 1
+                printer.line(shown, one_line)
+                count_received += 1
+                # What is given back at once would come again in the same run.
+                if settle is Settling.ABANDON:
+                    held.append(message)
+                else:
+                    _settle(receiver, message, settle)
+            for message in held:
+                receiver.abandon_message(message)
     if not printer.json_output:
-        printer.aside(f"{received} received from {entity}.")
+        printer.aside(f"{count_received} received from {entity}.")
 
 
 @command(app, "peek")
@@ -84,7 +91,7 @@ def peek(
             raise CommandError("only Twinbus can tell which messages are locked", USAGE)
         left = None if everything else count
         for shown in _peeked(node, state, session, from_sequence_number):
-            printer.line(shown, lambda shown=shown: _line(shown))  # type: ignore[misc]
+            printer.line(shown, one_line)
             if left is not None and (left := left - 1) == 0:
                 break
 
@@ -99,7 +106,7 @@ def _peeked(
                 yield shown
 
 
-def _received(
+def received(
     receiver: ServiceBusReceiver, count: int | None, wait_s: float
 ) -> Iterator[tuple[ServiceBusReceivedMessage, bytes]]:
     """Messages with their bytes, until there were enough or none came in time."""
@@ -128,23 +135,7 @@ def _settle(
 ) -> None:
     if how is Settling.COMPLETE:
         receiver.complete_message(message)
-    elif how is Settling.ABANDON:
-        receiver.abandon_message(message)
     elif how is Settling.DEFER:
         receiver.defer_message(message)
     else:
         receiver.dead_letter_message(message, reason="DeadLetteredByOperator")
-
-
-def _line(shown: dict[str, Any]) -> str:
-    """A message on one line: number, time, state, id, and the beginning of its body."""
-    parts = [str(shown.get("sequence_number", "")), str(shown.get("enqueued_time_utc", ""))]
-    parts.append(str(shown.get("state", "active")))
-    parts += [f"{name}={shown[name]}" for name in _SHOWN if shown.get(name) is not None]
-    reason = (shown.get("application_properties") or {}).get("DeadLetterReason")
-    if reason is not None:
-        parts.append(f"reason={reason}")
-    return "  ".join([*parts, brief(text_of(shown["body"]))])
-
-
-_SHOWN = ("message_id", "session_id", "subject", "scheduled_enqueue_time_utc")

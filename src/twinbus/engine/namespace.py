@@ -71,7 +71,7 @@ class Namespace(Directory):
         stream = self.registry.orphans.pop(number, None)
         if stream is None:
             return Stream(self.kernel, owner, number, "")
-        stream.owner = owner
+        stream.belong_to(owner)
         return stream
 
     def new_uuid(self) -> UUID:

@@ -43,6 +43,8 @@ class SessionTable:
         self.of_message: dict[int, Session] = {}
         #: Sessions with something to deliver that nobody holds, longest waiting first.
         self.free: dict[str, Session] = {}
+        #: Sessions that may have something for their holder.
+        self.restless: dict[str, Session] = {}
         #: Sessions that are held, soonest to expire first (all locks last equally long).
         self.held: dict[str, Session] = {}
 
@@ -63,6 +65,8 @@ class SessionTable:
         session.push(seq)
         if session.holder is None:
             self.free[session.id] = session
+        else:
+            self.restless[session.id] = session
 
     def remove(self, seq: int) -> None:
         session = self.of_message.pop(seq, None)

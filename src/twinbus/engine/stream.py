@@ -1,9 +1,9 @@
 """One ordered stream of messages with its receivers: a queue, a subscription, or a sub-queue
 of one.
 
-The rules of receiving and settling (R1–R10) live here. A message is placed, waits, is locked
-and delivered, and is settled; every step that must survive a crash is a record. A message
-whose record is not on disk yet (`seq > durable_seq`) is seen by nobody.
+The rules of receiving and settling (R1–R10) live here, on top of what is in the stream
+(`shelf.py`). A message whose record is not on disk yet (`seq > durable_seq`) is seen by
+nobody.
 """
 
 from collections import deque
@@ -22,29 +22,23 @@ from twinbus.engine.index import (
     CHUNK_MASK,
     DEFERRED,
     DEFERRED_LOCKED,
-    GONE,
     LOCKED,
     NEVER,
     SCHEDULED,
     Index,
 )
-from twinbus.engine.kernel import Kernel, Wakeable
-from twinbus.engine.metering import UNIT_BYTES, Meter, extra_units
-from twinbus.engine.records import NO_SESSION, PLACED, PLACED_HEAD, PLACED_HEAD_SIZE
+from twinbus.engine.kernel import Kernel
+from twinbus.engine.metering import UNIT_BYTES, extra_units
 from twinbus.engine.sessions import Session, SessionTable
+from twinbus.engine.shelf import Account, Shelf
 
 # How many messages a receiver gets before the next in line has its turn.
 _BURST: Final = 64
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Owner:
+class Owner(Account):
     """What a stream asks of the entity that it belongs to."""
-
-    def __init__(self) -> None:
-        #: Payload bytes of all messages in its streams.
-        self.bytes_used = 0
-        self.meter = Meter()
 
     def dead_letter(
         self, stream: "Stream", seq: int, reason: str, description: str, delivery_count: int,
@@ -58,13 +52,10 @@ class Owner:
         raise NotImplementedError
 
 
-class Stream(Wakeable):
+class Stream(Shelf):
     def __init__(self, kernel: Kernel, owner: Owner, number: int, path: str) -> None:
-        super().__init__()
-        self.kernel = kernel
+        super().__init__(kernel, owner, number, path)
         self.owner = owner
-        self.number = number
-        self.path = path
         # Settings, from the entity's description.
         self.lock_duration_ms = 30_000
         self.max_delivery_count = 10
@@ -73,211 +64,25 @@ class Stream(Wakeable):
         self.is_main = True
         self.receive_disabled = False
 
-        self.index = Index()
-        self.next_seq = 1
-        #: The last segment in which `next_seq` can be read off a record.
-        self.sequence_segment = 0
-        self.durable_seq = 0
         #: No active message lies before it.
         self.cursor = 1
         #: Locked messages, soonest to expire first: all locks of a stream last equally long.
         self.locked: dict[int, Lock] = {}
-        #: Delivery counts other than 0.
-        self.counts: dict[int, int] = {}
-        self.scheduled: list[tuple[int, int]] = []
-        self.due: dict[int, int] = {}
         #: Abandoned with a delay: held back from everyone until then.
         self.delayed: list[tuple[int, int]] = []
-        self.sessions: SessionTable | None = None
-
         self.attached: dict[Attachment, None] = {}
-        self.receivers = 0
         self.line: deque[Consumer] = deque()
-        #: Session streams: sessions that may have something for their holder.
-        self.restless: dict[str, Session] = {}
         #: Receivers that wait for any session, with the time at which they give up.
         self.seekers: dict[Consumer, int] = {}
-
         self.token_high = kernel.dice(8)
         self._lock_number = 0
-        self._run_first = 0
-        self._run_count = 0
-        self._run_how = 0
         #: Counted since start.
         self.locks_lost_total = 0
 
-    # --- placing ----------------------------------------------------------------------
-
-    def place(
-        self,
-        stored: bytes,
-        now_ms: int,
-        expires_ms: int,
-        state: int = ACTIVE,
-        delivery_count: int = 0,
-        session_id: str | None = None,
-        due_ms: int = 0,
-        shared: int = 0,
-    ) -> int:
-        """Put a message at the end; give its sequence number.
-
-        `shared` is the place in the journal of the same payload, written before.
-        """
-        seq = self.next_seq
-        self.next_seq = seq + 1
-        size = len(stored)
-        kernel = self.kernel
-        head = PLACED_HEAD.pack(
-            PLACED, self.number, seq, now_ms, expires_ms, state, delivery_count, due_ms, shared,
-            size, NO_SESSION,
-        )  # fmt: skip
-        if session_id is None and not shared:
-            location = kernel.log.append(head, stored) + PLACED_HEAD_SIZE
-        else:
-            location = self._write_unlike(head, stored, session_id, shared)
-        self.sequence_segment = location >> 32
-        keep = kernel.cached_bytes + size <= kernel.memory_bytes_max
-        if keep:
-            kernel.cached_bytes += size
-        kernel.live_bytes += size
-        self.owner.bytes_used += size
-        self.index.put(seq, state, location, size, now_ms, expires_ms, stored if keep else None)
-        if not self.is_touched:
-            kernel.touch(self)
-        if delivery_count:
-            self.counts[seq] = delivery_count
-        if state == SCHEDULED:
-            self._note_due(seq, due_ms)
-        if self.sessions is not None and session_id is not None:
-            self._note_session(seq, session_id, state)
-        if expires_ms and self.receivers and state == ACTIVE:
-            kernel.call_at(expires_ms, self)
-        return seq
-
-    def _write_unlike(self, head: bytes, stored: bytes, session_id: str | None, shared: int) -> int:
-        """Write the record of a message with a session or a shared payload; give the place of
-        the payload."""
-        if session_id is not None:
-            session = session_id.encode()
-            head = head[:-2] + len(session).to_bytes(2, "big") + session
-        location = self.kernel.log.append(head, b"" if shared else stored)
-        return shared if shared else location + len(head)
-
-    def _note_due(self, seq: int, due_ms: int) -> None:
-        heappush(self.scheduled, (due_ms, seq))
-        self.due[seq] = due_ms
-        self.kernel.call_at(due_ms, self)
-
-    def _note_session(self, seq: int, session_id: str, state: int) -> None:
-        table = self.sessions
-        assert table is not None
-        session = table.add(seq, session_id)
-        if state == ACTIVE:
-            table.offer(session, seq)
-            self.restless[session.id] = session
-
-    def stored(self, seq: int) -> bytes:
-        """The message's stored form, from memory or from the journal."""
-        chunk = self.index.chunk(seq)
-        assert chunk is not None
-        offset = seq & CHUNK_MASK
-        payload = chunk.payloads[offset]
-        if payload is None:
-            payload = self.kernel.log.read(chunk.locations[offset], chunk.sizes[offset])
-        return payload
-
-    def enqueued_ms(self, seq: int) -> int:
-        chunk = self.index.chunk(seq)
-        assert chunk is not None
-        return chunk.enqueued[seq & CHUNK_MASK]
-
-    def expires_ms(self, seq: int) -> int:
-        chunk = self.index.chunk(seq)
-        if chunk is None or chunk.expires is None:
-            return 0
-        return chunk.expires[seq & CHUNK_MASK]
-
-    def location(self, seq: int) -> int:
-        chunk = self.index.chunk(seq)
-        assert chunk is not None
-        return chunk.locations[seq & CHUNK_MASK]
-
-    def session_id(self, seq: int) -> str | None:
-        if self.sessions is None:
-            return None
-        session = self.sessions.of_message.get(seq)
-        return None if session is None else session.id
-
-    def replace(self, seq: int, stored: bytes) -> None:
-        """Give a message another payload; all else stays."""
-        state = self.index.state(seq)
-        kept = ACTIVE if state == LOCKED else DEFERRED if state == DEFERRED_LOCKED else state
-        enqueued_ms = self.enqueued_ms(seq)
-        expires_ms = self.expires_ms(seq)
-        head = PLACED_HEAD.pack(
-            PLACED, self.number, seq, enqueued_ms, expires_ms, kept, self.counts.get(seq, 0),
-            self.due.get(seq, 0), 0, len(stored), NO_SESSION,
-        )  # fmt: skip
-        location = self._write_unlike(head, stored, self.session_id(seq), 0)
-        self._forget_payload(seq)
-        before = self.index.bytes
-        self.index.put(seq, state, location, len(stored), enqueued_ms, expires_ms, None)
-        self.kernel.live_bytes += self.index.bytes - before
-        self.owner.bytes_used += self.index.bytes - before
-
-    def _forget_payload(self, seq: int) -> None:
-        chunk = self.index.chunk(seq)
-        assert chunk is not None
-        payload = chunk.payloads[seq & CHUNK_MASK]
-        if payload is not None:
-            self.kernel.cached_bytes -= len(payload)
-            chunk.payloads[seq & CHUNK_MASK] = None
-
-    # --- commits ----------------------------------------------------------------------
-
-    def last_seq(self) -> int:
-        return self.next_seq - 1
-
-    def on_durable(self, seq: int) -> None:
-        if seq > self.durable_seq:
-            self.durable_seq = seq
-
-    def write_run(self) -> None:
-        if self._run_count:
-            self.kernel.log.append(
-                records.settled(self.number, self._run_first, self._run_count, self._run_how)
-            )
-            self._run_count = 0
-
-    def remove(self, seq: int, how: int) -> None:
-        """The message leaves the stream for good.
-
-        Neighbours that leave in the same way share one record: a run is held back until
-        the batch is sealed or the run breaks.
-        """
-        kernel = self.kernel
-        index = self.index
-        before = index.bytes
-        kernel.cached_bytes -= index.remove(seq)
-        size = before - index.bytes
-        kernel.live_bytes -= size
-        self.owner.bytes_used -= size
-        if self.counts:
-            self.counts.pop(seq, None)
-        if self.due:
-            self.due.pop(seq, None)
-        if self.sessions is not None:
-            self.sessions.remove(seq)
-        if self._run_count and how == self._run_how and seq == self._run_first + self._run_count:
-            self._run_count += 1
-            return
-        if self._run_count:
-            self.write_run()
-        else:
-            kernel.run_begun(self)
-        self._run_first = seq
-        self._run_count = 1
-        self._run_how = how
+    def belong_to(self, owner: Owner) -> None:
+        """Say whose stream it is: one read from the journal learns that late."""
+        self.owner = owner
+        self.account = owner
 
     # --- receivers --------------------------------------------------------------------
 
@@ -313,9 +118,10 @@ class Stream(Wakeable):
     def want(self, consumer: Consumer) -> None:
         """The receiver has credit: stand it in line."""
         session = consumer.session
-        if session is not None:
-            self.restless[session.id] = session
-        elif self.sessions is None and not consumer.in_line:
+        table = self.sessions
+        if session is not None and table is not None:
+            table.restless[session.id] = session
+        elif table is None and not consumer.in_line:
             consumer.in_line = True
             self.line.append(consumer)
         self.kernel.wake(self)
@@ -378,7 +184,7 @@ class Stream(Wakeable):
             stored = self.kernel.log.read(chunk.locations[offset], chunk.sizes[offset])
         enqueued_ms = chunk.enqueued[offset]
         delivery_count = self.counts.get(seq, 0) if self.counts else 0
-        meter = self.owner.meter
+        meter = self.account.meter
         size = len(stored)
         meter.deliveries += 1
         meter.delivery_bytes += size
@@ -523,7 +329,6 @@ class Stream(Wakeable):
             session = self.sessions.of_message.get(seq)
             if session is not None:
                 self.sessions.offer(session, seq)
-                self.restless[session.id] = session
         elif seq < self.cursor:
             self.cursor = seq
         self.kernel.wake(self)
@@ -574,23 +379,6 @@ class Stream(Wakeable):
         for seq in seqs:
             self.remove(seq, records.CANCELLED)
 
-    def browse(
-        self, from_seq: int, count_max: int, session_id: str | None, states: bytes
-    ) -> list[int]:
-        """List messages without locking them, from a sequence number on (E5)."""
-        found: list[int] = []
-        seq = self.index.next_present(max(from_seq, 1))
-        while seq and len(found) < count_max and seq <= self.durable_seq:
-            if self.index.state(seq) in states and (
-                session_id is None or self.session_id(seq) == session_id
-            ):
-                found.append(seq)
-            seq = self.index.next_present(seq + 1)
-        return found
-
-    def count_state(self, state: int) -> int:
-        return sum(chunk.states.count(state) for chunk in self.index.chunks.values())
-
     # --- sessions ---------------------------------------------------------------------
 
     def accept_session(self, consumer: Consumer, session_id: str, now_ms: int) -> Session:
@@ -621,7 +409,7 @@ class Stream(Wakeable):
         until_ms = now_ms + self.lock_duration_ms
         table.hold(session, consumer, until_ms)
         consumer.session = session
-        self.restless[session.id] = session
+        table.restless[session.id] = session
         self.kernel.call_at(until_ms, self)
 
     def check_session(self, session_id: str, now_ms: int) -> Session:
@@ -673,8 +461,8 @@ class Stream(Wakeable):
         assert table is not None
         if self.seekers and table.free:
             self._seat_seekers(table, now_ms)
-        restless = self.restless
-        self.restless = {}
+        restless = table.restless
+        table.restless = {}
         for session in restless.values():
             consumer = session.holder
             if isinstance(consumer, Consumer):
@@ -706,8 +494,8 @@ class Stream(Wakeable):
         while consumer.can_take():
             seq = self._first_of(session, now_ms)
             if seq == 0:
-                if session.waiting:
-                    self.restless[session.id] = session
+                if session.waiting and self.sessions is not None:
+                    self.sessions.restless[session.id] = session
                 return
             session.pop()
             self._hand_over(consumer, seq, now_ms)
@@ -718,7 +506,7 @@ class Stream(Wakeable):
         for chunk in self.index.chunks.values():
             kernel.cached_bytes -= sum(len(p) for p in chunk.payloads if p is not None)
         kernel.live_bytes -= self.index.bytes
-        self.owner.bytes_used -= self.index.bytes
+        self.account.bytes_used -= self.index.bytes
         self.index = Index()
         self.locked = {}
         self.counts = {}
@@ -726,7 +514,6 @@ class Stream(Wakeable):
         self.due = {}
         self.delayed = []
         self.line.clear()
-        self.restless = {}
         self.seekers = {}
         self.attached = {}
         self.receivers = 0
@@ -798,78 +585,3 @@ class Stream(Wakeable):
             earliest = min(earliest, self.index.expires_min)
         if earliest != NEVER:
             self.kernel.call_at(max(earliest, now_ms + 1), self)
-
-    # --- replay and compaction --------------------------------------------------------
-
-    def replay_placed(self, placed: records.Placed) -> None:
-        if placed.seq >= self.next_seq:
-            self.next_seq = placed.seq + 1
-        known = self.index.state(placed.seq) != GONE
-        self.index.put(
-            placed.seq, placed.state, placed.payload_location, placed.size, placed.enqueued_ms,
-            placed.expires_ms, None,
-        )  # fmt: skip
-        if placed.delivery_count:
-            self.counts[placed.seq] = placed.delivery_count
-        if placed.state == SCHEDULED:
-            self.due[placed.seq] = placed.due_ms
-        if placed.session_id is not None and self.sessions is not None and not known:
-            self.sessions.add(placed.seq, placed.session_id)
-
-    def replay_changed(self, seq: int, state: int, delivery_count: int) -> None:
-        if self.index.state(seq) != GONE:
-            self.index.set_state(seq, state)
-            if delivery_count:
-                self.counts[seq] = delivery_count
-
-    def replay_removed(self, first: int, count: int) -> None:
-        for seq in range(first, first + count):
-            self.index.remove(seq)
-            self.counts.pop(seq, None)
-            self.due.pop(seq, None)
-            if self.sessions is not None:
-                self.sessions.remove(seq)
-        if first + count > self.next_seq:
-            self.next_seq = first + count
-
-    def replayed(self, segment: int) -> None:
-        """The journal is read to its end: everything in it is durable, nothing is locked."""
-        self.durable_seq = self.next_seq - 1
-        self.sequence_segment = segment
-        self.kernel.live_bytes += self.index.bytes
-        for seq, due_ms in self.due.items():
-            heappush(self.scheduled, (due_ms, seq))
-        if self.scheduled:
-            self.kernel.call_at(self.scheduled[0][0], self)
-        if self.sessions is not None:
-            for seq, session in self.sessions.of_message.items():
-                if self.index.state(seq) == ACTIVE:
-                    self.sessions.offer(session, seq)
-
-    def carry(self, seq: int, shared: dict[int, int]) -> int:
-        """Write a live message anew at the journal's end; give the bytes written.
-
-        `shared` tells where payloads that several messages share have gone.
-        """
-        state = self.index.state(seq)
-        kept = ACTIVE if state == LOCKED else DEFERRED if state == DEFERRED_LOCKED else state
-        old = self.location(seq)
-        moved = shared.get(old, 0)
-        session_id = self.session_id(seq)
-        session = b"" if session_id is None else session_id.encode()
-        stored = b"" if moved else self.stored(seq)
-        chunk = self.index.chunk(seq)
-        assert chunk is not None
-        size = chunk.sizes[seq & CHUNK_MASK]
-        head = PLACED_HEAD.pack(
-            PLACED, self.number, seq, self.enqueued_ms(seq), self.expires_ms(seq), kept,
-            self.counts.get(seq, 0), self.due.get(seq, 0), moved, size,
-            NO_SESSION if session_id is None else len(session),
-        ) + session  # fmt: skip
-        location = self.kernel.log.append_carried(head, stored)
-        if not moved:
-            moved = shared[old] = location + len(head)
-        chunk.locations[seq & CHUNK_MASK] = moved
-        if moved < chunk.location_min:
-            chunk.location_min = moved
-        return len(head) + len(stored)

@@ -6,6 +6,7 @@ seconds, it closes that one too (P12).
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from azure.servicebus.aio import ServiceBusClient
 
@@ -48,21 +49,26 @@ class Syphon:
 
     @classmethod
     def from_connection_strings(
-        cls, primary: str, secondary: str, *, on_event: OnEvent | None = None, **settings: object
+        cls,
+        primary: str,
+        secondary: str,
+        *,
+        on_event: OnEvent | None = None,
+        client_options: dict[str, Any] | None = None,
+        **settings: Any,
     ) -> "Syphon":
         """A syphon of its own, for the backlog queues that a pair of these two uses.
 
-        `settings` are fields of `SendAvailabilityPairedNamespaceOptions`.
+        `settings` are fields of `SendAvailabilityPairedNamespaceOptions`, `client_options`
+        what the SDK's clients take.
         """
-        options = SendAvailabilityPairedNamespaceOptions(secondary=secondary, **settings)  # type: ignore[arg-type]
+        options = SendAvailabilityPairedNamespaceOptions(secondary=secondary, **settings)
         clients = [
-            ServiceBusClient.from_connection_string(each, retry_total=0)
+            ServiceBusClient.from_connection_string(each, retry_total=0, **(client_options or {}))
             for each in (primary, secondary)
         ]
-        queues = [
-            backlog_queue_name(clients[0].fully_qualified_namespace, index)
-            for index in range(options.backlog_queue_count)
-        ]
+        host = clients[0].fully_qualified_namespace
+        queues = [backlog_queue_name(host, index) for index in range(options.backlog_queue_count)]
         return cls(clients[0], clients[1], queues, options, Observer(on_event))
 
     async def __aenter__(self) -> "Syphon":

@@ -67,6 +67,12 @@ class Bus:
         )
 
     @contextmanager
+    def another(self) -> Iterator[Bus]:
+        """A broker of its own, for a test that ends it."""
+        with open_broker(self.broker.directory / self.fresh("another")) as broker:
+            yield Bus(broker)
+
+    @contextmanager
     def administration(self) -> Iterator[ServiceBusAdministrationClient]:
         admin = ServiceBusAdministrationClient.from_connection_string(
             self.admin_connection_string, connection_verify=self.ca, retry_total=0

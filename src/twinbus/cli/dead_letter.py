@@ -1,0 +1,149 @@
+"""`twinbus dead-letter`: see what died, put it back, or throw it away.
+
+On this broker dead letters go back in one step each, so that a message is never in both
+queues or in neither, whenever the command is stopped. Azure has no such operation: there they
+are sent anew and then completed, and one that was stopped in between is there twice.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from twinbus.cli.commands import Entity, Yes, command
+from twinbus.cli.message_form import dead_letter_reason, from_json, one_line, to_json
+from twinbus.cli.node import Node
+from twinbus.cli.outbox import Outbox
+from twinbus.cli.printer import Printer, confirm
+from twinbus.cli.receive import received
+from twinbus.cli.remote import Remote
+from twinbus.core import names
+
+if TYPE_CHECKING:
+    from azure.servicebus import ServiceBusClient
+
+app = typer.Typer(no_args_is_help=True, help="See what died, put it back, or throw it away.")
+
+Reason = Annotated[str | None, typer.Option(help="Only those with this reason.")]
+_WAIT_S = 5.0
+_DEATH = ("DeadLetterReason", "DeadLetterErrorDescription")
+# The broker's clock may be ahead of this machine's.
+_AHEAD_MS = 86_400_000
+
+
+@command(app, "list")
+def list_all(remote: Remote, printer: Printer, entity: Entity, reason: Reason = None) -> None:
+    """List dead letters with their reasons."""
+    with remote.client() as client:
+        for page in Node(client, _dead_letter_path(entity)).browse():
+            for shown in page:
+                if reason is None or dead_letter_reason(shown) == reason:
+                    printer.line(shown, one_line)
+
+
+@command(app, "resubmit")
+def resubmit(
+    remote: Remote, printer: Printer, entity: Entity, reason: Reason = None,
+    sequence_number: Annotated[
+        list[int] | None, typer.Option(help="Only this one; again for more.")
+    ] = None,
+    yes: Yes = False,
+) -> None:  # fmt: skip
+    """Put dead letters back where they died. It may be stopped and run again at any time."""
+    path = _dead_letter_path(entity)
+    wanted = _Wanted(reason, frozenset(sequence_number or ()))
+    with remote.client() as client:
+        node = Node(client, path)
+        atomic = node.is_twinbus()
+        with printer.progress(f"Resubmitting from {path}") as advance:
+            if atomic:
+                count = _move(node, wanted, advance)
+            else:
+                target = _target(path)
+                confirm(
+                    f"This is no Twinbus broker: dead letters are sent to {target} again and then"
+                    " completed; if stopped in between, one may be there twice. Go on?",
+                    yes,
+                )
+                count = _send_again(client, path, target, wanted, advance)
+    printer.result({"resubmitted": count, "atomic": atomic}, f"{count} resubmitted from {path}.")
+
+
+@command(app, "purge")
+def purge(remote: Remote, printer: Printer, entity: Entity, yes: Yes = False) -> None:
+    """Throw all dead letters of an entity away."""
+    path = _dead_letter_path(entity)
+    confirm(f"Throw away all messages in {path}?", yes)
+    before_ms = time.time_ns() // 1_000_000 + _AHEAD_MS
+    total = 0
+    with remote.client() as client, printer.progress(f"Purging {path}") as advance:
+        node = Node(client, path)
+        while count := node.delete(before_ms):
+            total += count
+            advance(count)
+    printer.result({"purged": total}, f"{total} purged from {path}.")
+
+
+class _Wanted:
+    """Which dead letters are meant; without a choice all of them."""
+
+    def __init__(self, reason: str | None, numbers: frozenset[int]) -> None:
+        self._reason = reason
+        self._numbers = numbers
+
+    def __call__(self, shown: dict[str, Any]) -> bool:
+        return (self._reason is None or dead_letter_reason(shown) == self._reason) and (
+            not self._numbers or shown["sequence_number"] in self._numbers
+        )
+
+
+def _move(node: Node, wanted: _Wanted, advance: Any) -> int:
+    total = 0
+    for page in node.browse(bodies=False):
+        chosen = [shown["sequence_number"] for shown in page if wanted(shown)]
+        if chosen:
+            count = node.resubmit(chosen)
+            total += count
+            advance(count)
+    return total
+
+
+def _send_again(
+    client: ServiceBusClient, path: str, target: str, wanted: _Wanted, advance: Any
+) -> int:
+    total = 0
+    passed_over = []
+    with client.get_queue_receiver(path) as receiver, client.get_queue_sender(target) as sender:
+        outbox = Outbox(sender)
+        for message, payload in received(receiver, None, _WAIT_S):
+            shown = to_json(payload)
+            if not wanted(shown):
+                passed_over.append(message)
+                continue
+            if isinstance(shown.get("application_properties"), dict):
+                for name in _DEATH:
+                    shown["application_properties"].pop(name, None)
+            outbox.put(from_json(shown))
+            outbox.flush()
+            receiver.complete_message(message)
+            total += 1
+            advance(1)
+        for message in passed_over:
+            receiver.abandon_message(message)
+    return total
+
+
+def _dead_letter_path(entity: str) -> str:
+    address = names.parse_address(entity)
+    if address.stream != names.MAIN_STREAM:
+        return address.path
+    return names.Address(address.entity, names.DEAD_LETTER_STREAM).path
+
+
+def _target(path: str) -> str:
+    """Where a dead letter is sent again: to its queue, or its subscription's topic."""
+    entity = names.parse_address(path).entity
+    pair = names.split_subscription(entity)
+    return pair[0] if pair else entity

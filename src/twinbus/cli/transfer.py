@@ -1,0 +1,81 @@
+"""`twinbus export` and `twinbus import`: an entity's messages as JSON lines, without loss.
+
+Export only looks: the messages stay. Import sends: every message gets a new sequence number,
+and its time to live begins anew. Deferred and locked messages come back as active ones.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, TextIO
+
+import typer
+
+from twinbus.cli.commands import Entity, command
+from twinbus.cli.failures import CommandError
+from twinbus.cli.message_form import from_json
+from twinbus.cli.node import Node
+from twinbus.cli.outbox import Outbox
+from twinbus.cli.printer import Printer
+from twinbus.cli.remote import Remote
+from twinbus.cli.send import read_lines
+
+app = typer.Typer()
+
+Target = Annotated[Path, typer.Argument(help="Where to write; - is standard output.")]
+Source = Annotated[Path, typer.Argument(help="What to read; - is standard input.")]
+
+
+@command(app, "export")
+def export(remote: Remote, printer: Printer, entity: Entity, file: Target) -> None:
+    """Write all messages of an entity to a file of JSON lines; they stay where they are."""
+    count = 0
+    with (
+        remote.client() as client,
+        _whole_file(file) as out,
+        printer.progress(f"Exporting {entity}") as advance,
+    ):
+        for page in Node(client, entity).browse():
+            for shown in page:
+                out.write(json.dumps(shown, ensure_ascii=False) + "\n")
+            count += len(page)
+            advance(len(page))
+    if str(file) != "-":
+        found = {"exported": count, "file": str(file)}
+        printer.result(found, f"{count} messages of {entity} are in {file}.")
+
+
+@command(app, "import")
+def import_(remote: Remote, printer: Printer, entity: Entity, file: Source) -> None:
+    """Send all messages of a file that `export` wrote."""
+    with remote.client() as client, client.get_queue_sender(entity) as sender:
+        outbox = Outbox(sender)
+        with printer.progress(f"Importing into {entity}") as advance:
+            for number, message in enumerate(read_lines(file), 1):
+                try:
+                    encoded = from_json(message)
+                except ValueError as error:
+                    raise CommandError(
+                        f"{file}, message {number}: {error}; {outbox.sent} were imported before it"
+                    ) from error
+                advance(outbox.put(encoded))
+            advance(outbox.flush())
+    printer.result({"imported": outbox.sent}, f"{outbox.sent} messages imported into {entity}.")
+
+
+@contextmanager
+def _whole_file(path: Path) -> Iterator[TextIO]:
+    """A file that appears under its name only when all of it is there."""
+    if str(path) == "-":
+        yield sys.stdout
+        return
+    part = path.with_name(path.name + ".part")
+    try:
+        with part.open("w", encoding="utf-8") as file:
+            yield file
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)

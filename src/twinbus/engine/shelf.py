@@ -1,0 +1,326 @@
+"""What is in a stream, and how it is written down: the half that receives nothing.
+
+Messages are placed, changed and removed; each step that must survive a crash becomes a
+record. After a restart the same records fill the shelf again.
+"""
+
+from heapq import heappush
+
+from mypy_extensions import mypyc_attr
+
+from twinbus.engine import records
+from twinbus.engine.index import (
+    ACTIVE,
+    CHUNK_MASK,
+    DEFERRED,
+    DEFERRED_LOCKED,
+    GONE,
+    LOCKED,
+    SCHEDULED,
+    Index,
+)
+from twinbus.engine.kernel import Kernel, Wakeable
+from twinbus.engine.metering import Meter
+from twinbus.engine.records import NO_SESSION, PLACED, PLACED_HEAD, PLACED_HEAD_SIZE
+from twinbus.engine.sessions import SessionTable
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Account:
+    """What an entity keeps count of over all its streams."""
+
+    def __init__(self) -> None:
+        #: Payload bytes of all messages in its streams.
+        self.bytes_used = 0
+        self.meter = Meter()
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Shelf(Wakeable):
+    def __init__(self, kernel: Kernel, account: Account, number: int, path: str) -> None:
+        super().__init__()
+        self.kernel = kernel
+        self.account = account
+        self.number = number
+        self.path = path
+        self.index = Index()
+        self.next_seq = 1
+        #: The last segment in which `next_seq` can be read off a record.
+        self.sequence_segment = 0
+        self.durable_seq = 0
+        #: Delivery counts other than 0.
+        self.counts: dict[int, int] = {}
+        self.scheduled: list[tuple[int, int]] = []
+        self.due: dict[int, int] = {}
+        self.sessions: SessionTable | None = None
+        #: How many receivers are attached: without one nothing expires (D5).
+        self.receivers = 0
+        self._run_first = 0
+        self._run_count = 0
+        self._run_how = 0
+
+    # --- placing ----------------------------------------------------------------------
+
+    def place(
+        self,
+        stored: bytes,
+        now_ms: int,
+        expires_ms: int,
+        state: int = ACTIVE,
+        delivery_count: int = 0,
+        session_id: str | None = None,
+        due_ms: int = 0,
+        shared: int = 0,
+    ) -> int:
+        """Put a message at the end; give its sequence number.
+
+        `shared` is the place in the journal of the same payload, written before.
+        """
+        seq = self.next_seq
+        self.next_seq = seq + 1
+        size = len(stored)
+        kernel = self.kernel
+        head = PLACED_HEAD.pack(
+            PLACED, self.number, seq, now_ms, expires_ms, state, delivery_count, due_ms, shared,
+            size, NO_SESSION,
+        )  # fmt: skip
+        if session_id is None and not shared:
+            location = kernel.log.append(head, stored) + PLACED_HEAD_SIZE
+        else:
+            location = self._write_unlike(head, stored, session_id, shared)
+        self.sequence_segment = location >> 32
+        keep = kernel.cached_bytes + size <= kernel.memory_bytes_max
+        if keep:
+            kernel.cached_bytes += size
+        kernel.live_bytes += size
+        self.account.bytes_used += size
+        self.index.put(seq, state, location, size, now_ms, expires_ms, stored if keep else None)
+        if not self.is_touched:
+            kernel.touch(self)
+        if delivery_count:
+            self.counts[seq] = delivery_count
+        if state == SCHEDULED:
+            self._note_due(seq, due_ms)
+        if self.sessions is not None and session_id is not None:
+            self._note_session(seq, session_id, state)
+        if expires_ms and self.receivers and state == ACTIVE:
+            kernel.call_at(expires_ms, self)
+        return seq
+
+    def _write_unlike(self, head: bytes, stored: bytes, session_id: str | None, shared: int) -> int:
+        """Write the record of a message with a session or a shared payload; give the place of
+        the payload."""
+        if session_id is not None:
+            session = session_id.encode()
+            head = head[:-2] + len(session).to_bytes(2, "big") + session
+        location = self.kernel.log.append(head, b"" if shared else stored)
+        return shared if shared else location + len(head)
+
+    def _note_due(self, seq: int, due_ms: int) -> None:
+        heappush(self.scheduled, (due_ms, seq))
+        self.due[seq] = due_ms
+        self.kernel.call_at(due_ms, self)
+
+    def _note_session(self, seq: int, session_id: str, state: int) -> None:
+        table = self.sessions
+        assert table is not None
+        session = table.add(seq, session_id)
+        if state == ACTIVE:
+            table.offer(session, seq)
+
+    def stored(self, seq: int) -> bytes:
+        """The message's stored form, from memory or from the journal."""
+        chunk = self.index.chunk(seq)
+        assert chunk is not None
+        offset = seq & CHUNK_MASK
+        payload = chunk.payloads[offset]
+        if payload is None:
+            payload = self.kernel.log.read(chunk.locations[offset], chunk.sizes[offset])
+        return payload
+
+    def enqueued_ms(self, seq: int) -> int:
+        chunk = self.index.chunk(seq)
+        assert chunk is not None
+        return chunk.enqueued[seq & CHUNK_MASK]
+
+    def expires_ms(self, seq: int) -> int:
+        chunk = self.index.chunk(seq)
+        if chunk is None or chunk.expires is None:
+            return 0
+        return chunk.expires[seq & CHUNK_MASK]
+
+    def location(self, seq: int) -> int:
+        chunk = self.index.chunk(seq)
+        assert chunk is not None
+        return chunk.locations[seq & CHUNK_MASK]
+
+    def session_id(self, seq: int) -> str | None:
+        if self.sessions is None:
+            return None
+        session = self.sessions.of_message.get(seq)
+        return None if session is None else session.id
+
+    def replace(self, seq: int, stored: bytes) -> None:
+        """Give a message another payload; all else stays."""
+        state = self.index.state(seq)
+        kept = ACTIVE if state == LOCKED else DEFERRED if state == DEFERRED_LOCKED else state
+        enqueued_ms = self.enqueued_ms(seq)
+        expires_ms = self.expires_ms(seq)
+        head = PLACED_HEAD.pack(
+            PLACED, self.number, seq, enqueued_ms, expires_ms, kept, self.counts.get(seq, 0),
+            self.due.get(seq, 0), 0, len(stored), NO_SESSION,
+        )  # fmt: skip
+        location = self._write_unlike(head, stored, self.session_id(seq), 0)
+        self._forget_payload(seq)
+        before = self.index.bytes
+        self.index.put(seq, state, location, len(stored), enqueued_ms, expires_ms, None)
+        self.kernel.live_bytes += self.index.bytes - before
+        self.account.bytes_used += self.index.bytes - before
+
+    def _forget_payload(self, seq: int) -> None:
+        chunk = self.index.chunk(seq)
+        assert chunk is not None
+        payload = chunk.payloads[seq & CHUNK_MASK]
+        if payload is not None:
+            self.kernel.cached_bytes -= len(payload)
+            chunk.payloads[seq & CHUNK_MASK] = None
+
+    # --- commits ----------------------------------------------------------------------
+
+    def last_seq(self) -> int:
+        return self.next_seq - 1
+
+    def on_durable(self, seq: int) -> None:
+        if seq > self.durable_seq:
+            self.durable_seq = seq
+
+    def write_run(self) -> None:
+        if self._run_count:
+            self.kernel.log.append(
+                records.settled(self.number, self._run_first, self._run_count, self._run_how)
+            )
+            self._run_count = 0
+
+    def remove(self, seq: int, how: int) -> None:
+        """The message leaves the stream for good.
+
+        Neighbours that leave in the same way share one record: a run is held back until
+        the batch is sealed or the run breaks.
+        """
+        kernel = self.kernel
+        index = self.index
+        before = index.bytes
+        kernel.cached_bytes -= index.remove(seq)
+        size = before - index.bytes
+        kernel.live_bytes -= size
+        self.account.bytes_used -= size
+        if self.counts:
+            self.counts.pop(seq, None)
+        if self.due:
+            self.due.pop(seq, None)
+        if self.sessions is not None:
+            self.sessions.remove(seq)
+        if self._run_count and how == self._run_how and seq == self._run_first + self._run_count:
+            self._run_count += 1
+            return
+        if self._run_count:
+            self.write_run()
+        else:
+            kernel.run_begun(self)
+        self._run_first = seq
+        self._run_count = 1
+        self._run_how = how
+
+    # --- looking ----------------------------------------------------------------------
+
+    def browse(
+        self, from_seq: int, count_max: int, session_id: str | None, states: bytes
+    ) -> list[int]:
+        """List messages without locking them, from a sequence number on (E5)."""
+        found: list[int] = []
+        seq = self.index.next_present(max(from_seq, 1))
+        while seq and len(found) < count_max and seq <= self.durable_seq:
+            if self.index.state(seq) in states and (
+                session_id is None or self.session_id(seq) == session_id
+            ):
+                found.append(seq)
+            seq = self.index.next_present(seq + 1)
+        return found
+
+    def count_state(self, state: int) -> int:
+        return sum(chunk.states.count(state) for chunk in self.index.chunks.values())
+
+    # --- replay and compaction --------------------------------------------------------
+
+    def replay_placed(self, placed: records.Placed) -> None:
+        if placed.seq >= self.next_seq:
+            self.next_seq = placed.seq + 1
+        known = self.index.state(placed.seq) != GONE
+        self.index.put(
+            placed.seq, placed.state, placed.payload_location, placed.size, placed.enqueued_ms,
+            placed.expires_ms, None,
+        )  # fmt: skip
+        if placed.delivery_count:
+            self.counts[placed.seq] = placed.delivery_count
+        if placed.state == SCHEDULED:
+            self.due[placed.seq] = placed.due_ms
+        if placed.session_id is not None and self.sessions is not None and not known:
+            self.sessions.add(placed.seq, placed.session_id)
+
+    def replay_changed(self, seq: int, state: int, delivery_count: int) -> None:
+        if self.index.state(seq) != GONE:
+            self.index.set_state(seq, state)
+            if delivery_count:
+                self.counts[seq] = delivery_count
+
+    def replay_removed(self, first: int, count: int) -> None:
+        for seq in range(first, first + count):
+            self.index.remove(seq)
+            self.counts.pop(seq, None)
+            self.due.pop(seq, None)
+            if self.sessions is not None:
+                self.sessions.remove(seq)
+        if first + count > self.next_seq:
+            self.next_seq = first + count
+
+    def replayed(self, segment: int) -> None:
+        """The journal is read to its end: everything in it is durable, nothing is locked."""
+        self.durable_seq = self.next_seq - 1
+        self.sequence_segment = segment
+        self.kernel.live_bytes += self.index.bytes
+        for seq, due_ms in self.due.items():
+            heappush(self.scheduled, (due_ms, seq))
+        if self.scheduled:
+            self.kernel.call_at(self.scheduled[0][0], self)
+        if self.sessions is not None:
+            for seq, session in self.sessions.of_message.items():
+                if self.index.state(seq) == ACTIVE:
+                    self.sessions.offer(session, seq)
+
+    def carry(self, seq: int, shared: dict[int, int]) -> int:
+        """Write a live message anew at the journal's end; give the bytes written.
+
+        `shared` tells where payloads that several messages share have gone.
+        """
+        state = self.index.state(seq)
+        kept = ACTIVE if state == LOCKED else DEFERRED if state == DEFERRED_LOCKED else state
+        old = self.location(seq)
+        moved = shared.get(old, 0)
+        session_id = self.session_id(seq)
+        session = b"" if session_id is None else session_id.encode()
+        stored = b"" if moved else self.stored(seq)
+        chunk = self.index.chunk(seq)
+        assert chunk is not None
+        size = chunk.sizes[seq & CHUNK_MASK]
+        head = PLACED_HEAD.pack(
+            PLACED, self.number, seq, self.enqueued_ms(seq), self.expires_ms(seq), kept,
+            self.counts.get(seq, 0), self.due.get(seq, 0), moved, size,
+            NO_SESSION if session_id is None else len(session),
+        ) + session  # fmt: skip
+        location = self.kernel.log.append_carried(head, stored)
+        if not moved:
+            moved = shared[old] = location + len(head)
+        chunk.locations[seq & CHUNK_MASK] = moved
+        if moved < chunk.location_min:
+            chunk.location_min = moved
+        return len(head) + len(stored)

@@ -1,0 +1,329 @@
+"""Transactions through qpid-proton: all or nothing, send-via, and a crash between (E10)."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from proton import ConnectionException, Delivery, Link, Message, ProtonException, symbol
+from proton.handlers import TransactionHandler
+from proton.reactor import SenderOption, Transaction
+from proton.utils import BlockingConnection, BlockingReceiver, BlockingSender
+from tests.compat.whole.kit import (
+    DEAD_LETTER,
+    WAIT,
+    Bus,
+    assert_empty,
+    bodies,
+    drain,
+    reason,
+    receiver_of,
+    send,
+    session_filter,
+)
+
+VIA = symbol("com.microsoft:transfer-destination-address")
+
+
+class Ledger(TransactionHandler):
+    """What became of a transaction."""
+
+    transaction: Transaction | None = None
+    outcome = ""
+    condition: str | None = None
+
+    def on_transaction_declared(self, event: Any) -> None:
+        self.transaction = event.transaction
+
+    def on_transaction_committed(self, event: Any) -> None:
+        self.outcome = "committed"
+
+    def on_transaction_aborted(self, event: Any) -> None:
+        self.outcome = "aborted"
+
+    def on_transaction_commit_failed(self, event: Any) -> None:
+        self.outcome = "failed"
+        self.condition = event.delivery.remote.condition.name
+
+
+class Work:
+    """One open transaction on a blocking connection."""
+
+    def __init__(self, connection: BlockingConnection) -> None:
+        self.connection = connection
+        self.ledger = Ledger()
+        connection.container.declare_transaction(connection.conn, handler=self.ledger)
+        connection.wait(lambda: self.ledger.transaction is not None)
+        assert self.ledger.transaction is not None
+        self.transaction = self.ledger.transaction
+
+    def send(self, sender: BlockingSender, *texts: str, **fields: Any) -> Delivery:
+        """Send, and wait until the broker has answered."""
+        for text in texts:
+            message = Message(body=text, id=text, **fields)
+            delivery = self.transaction.send(sender.link, message)
+            self.connection.wait(lambda: delivery.remote_state != 0)
+        return delivery
+
+    def complete(self, receiver: BlockingReceiver) -> Message:
+        """Receive one message and accept it within the transaction."""
+        message = receiver.receive()
+        self.settle(receiver)
+        return message
+
+    def settle(self, receiver: BlockingReceiver, state: int = Delivery.ACCEPTED) -> None:
+        delivery = receiver.fetcher.unsettled.popleft()
+        self.transaction.update(delivery, state)
+        self.connection.wait(lambda: delivery.remote_state != 0)
+
+    def commit(self) -> str:
+        return self._end(self.transaction.commit)
+
+    def abort(self) -> str:
+        return self._end(self.transaction.abort)
+
+    def _end(self, discharge: Any) -> str:
+        discharge()
+        self.connection.wait(lambda: bool(self.ledger.outcome))
+        return self.ledger.outcome
+
+
+class Via(SenderOption):
+    """Send via the link's own entity to another one."""
+
+    def __init__(self, destination: str) -> None:
+        self.destination = destination
+
+    def apply(self, sender: Link) -> None:
+        sender.properties = {VIA: self.destination}
+
+
+def test_e10_sends_and_settlements_commit_together(bus: Bus, client: ServiceBusClient) -> None:
+    """E10: nothing is seen before the commit, all of it after."""
+    source, first, second = bus.queue(), bus.queue(), bus.topic()
+    sub = f"{second}/{bus.subscription(second)}"
+    send(client, source, "order")
+    with bus.proton() as connection:
+        work = Work(connection)
+        assert work.complete(connection.create_receiver(source)).id == "order"
+        answer = work.send(connection.create_sender(first), "invoice", "label")
+        assert answer.remote_state == 0x34
+        work.send(connection.create_sender(second), "event")
+        assert_empty(client, first)
+        assert_empty(client, sub)
+        with receiver_of(client, source) as receiver:
+            assert bodies(receiver.peek_messages(5)) == ["order"]
+        assert work.commit() == "committed"
+        assert bodies(drain(client, first, 2)) == ["invoice", "label"]
+        assert bodies(drain(client, sub, 1)) == ["event"]
+    assert_empty(client, source)
+
+
+def test_e10_an_aborted_transaction_leaves_no_trace(bus: Bus, client: ServiceBusClient) -> None:
+    """E10 R7: the message stays locked with its receiver, and comes back when that goes."""
+    source, target = bus.queue(), bus.queue()
+    send(client, source, "order")
+    with bus.proton() as connection:
+        work = Work(connection)
+        work.complete(connection.create_receiver(source))
+        work.send(connection.create_sender(target), "invoice")
+        assert work.abort() == "aborted"
+        assert_empty(client, source)
+    assert_empty(client, target)
+    assert bodies(drain(client, source, 1)) == ["order"]
+
+
+def test_e10_a_lost_connection_rolls_back(bus: Bus, client: ServiceBusClient) -> None:
+    """E10 R7: an open transaction dies with its connection; its locks are free at once."""
+    source, target = bus.queue(), bus.queue()
+    send(client, source, "order")
+    with bus.proton() as connection:
+        work = Work(connection)
+        work.complete(connection.create_receiver(source))
+        work.send(connection.create_sender(target), "invoice")
+    assert bodies(drain(client, source, 1)) == ["order"]
+    assert_empty(client, target)
+
+
+def test_e10_one_lost_lock_fails_the_whole(bus: Bus, client: ServiceBusClient) -> None:
+    """E10 R5: the sends of the same transaction are not made either."""
+    source, target = bus.queue(lock_duration=timedelta(seconds=5)), bus.queue()
+    send(client, source, "order")
+    with bus.proton() as connection:
+        work = Work(connection)
+        work.complete(connection.create_receiver(source))
+        work.send(connection.create_sender(target), "invoice")
+        time.sleep(5.3)
+        assert work.commit() == "failed"
+        assert work.ledger.condition == "com.microsoft:message-lock-lost"
+    assert_empty(client, target)
+    assert bodies(drain(client, source, 1)) == ["order"]
+
+
+def test_e10_one_refused_send_fails_the_whole(bus: Bus, client: ServiceBusClient) -> None:
+    """E10: a target that is deleted before the commit."""
+    source, doomed, target = bus.queue(), bus.queue(), bus.queue()
+    send(client, source, "order")
+    with bus.proton() as connection:
+        work = Work(connection)
+        work.complete(connection.create_receiver(source))
+        work.send(connection.create_sender(target), "invoice")
+        sender = connection.create_sender(doomed)
+        work.send(sender, "lost")
+        with bus.administration() as admin:
+            admin.delete_queue(doomed)
+        with suppress(ProtonException):
+            work.commit()
+        if not work.ledger.outcome:
+            connection.wait(lambda: bool(work.ledger.outcome))
+        assert work.ledger.outcome == "failed"
+    assert_empty(client, target)
+    assert bodies(drain(client, source, 1)) == ["order"]
+
+
+def test_e10_every_outcome_can_be_part(bus: Bus, client: ServiceBusClient) -> None:
+    """E10 R4 D1 E6: dead-letter, complete a dead letter, complete in a session."""
+    queue, sessions = bus.queue(), bus.queue(requires_session=True)
+    send(client, queue, "first")
+    with receiver_of(client, queue) as receiver:
+        (message,) = receiver.receive_messages(max_wait_time=WAIT)
+        receiver.dead_letter_message(message, reason="earlier")
+    send(client, queue, "second")
+    send(client, sessions, ServiceBusMessage("in session", session_id="s"))
+    with bus.proton() as connection:
+        work = Work(connection)
+        work.complete(connection.create_receiver(f"{queue}/$DeadLetterQueue"))
+        live = connection.create_receiver(queue)
+        live.receive()
+        work.settle(live, Delivery.REJECTED)
+        work.complete(connection.create_receiver(sessions, options=session_filter("s")))
+        assert work.commit() == "committed"
+    (dead,) = drain(client, queue, 1, sub_queue=DEAD_LETTER)
+    assert (str(dead), reason(dead)[0]) == ("second", None)
+    assert_empty(client, queue)
+    assert_empty(client, sessions, session_id="s")
+
+
+def test_e10_send_via(bus: Bus, client: ServiceBusClient) -> None:
+    """E10: through the entity that is received from, to another, in one transaction."""
+    source, target = bus.queue(), bus.queue()
+    send(client, source, "order")
+    with bus.proton() as connection:
+        for ending in ("aborted", "committed"):
+            receiver = connection.create_receiver(source)
+            sender = connection.create_sender(source, options=Via(target))
+            work = Work(connection)
+            work.send(sender, "invoice")
+            if ending == "committed":
+                work.complete(receiver)
+                assert work.commit() == ending
+            else:
+                assert work.abort() == ending
+            receiver.close()
+            sender.close()
+        sender = connection.create_sender(source, options=Via(target))
+        sender.send(Message(body="outside", id="outside"))
+    assert bodies(drain(client, target, 2)) == ["invoice", "outside"]
+    assert_empty(client, source)
+
+
+def test_e10_duplicates_and_schedules_within(bus: Bus, client: ServiceBusClient) -> None:
+    """E10 E7 S6: a duplicate in a transaction is dropped when it commits."""
+    queue = bus.queue(requires_duplicate_detection=True)
+    with bus.proton() as connection:
+        work = Work(connection)
+        sender = connection.create_sender(queue)
+        work.send(sender, "a", "b", "a")
+        assert work.commit() == "committed"
+    assert bodies(drain(client, queue, 2)) == ["a", "b"]
+
+
+def test_e10_an_unknown_transaction_is_refused(bus: Bus, client: ServiceBusClient) -> None:
+    """E10 S2: sends and discharges with an id that is not open."""
+    queue = bus.queue()
+    with bus.proton() as connection:
+        work = Work(connection)
+        sender = connection.create_sender(queue)
+        assert work.abort() == "aborted"
+        delivery = work.send(sender, "a")
+        assert delivery.remote_state == Delivery.REJECTED
+        assert delivery.remote.condition.name == "amqp:transaction:unknown-id"
+        work.ledger.outcome = ""
+        assert work.commit() == "failed"
+        assert work.ledger.condition == "amqp:transaction:unknown-id"
+    assert_empty(client, queue)
+
+
+# --- crashes --------------------------------------------------------------------------
+
+
+@contextmanager
+def doomed(bus: Bus) -> Iterator[BlockingConnection]:
+    """A connection whose broker may be killed under it."""
+    with suppress(ConnectionException, ProtonException), bus.proton() as connection:
+        yield connection
+
+
+def parts(bus: Bus, queues: list[str]) -> list[list[str]]:
+    with bus.client() as client:
+        return [bodies(drain(client, queue)) for queue in queues]
+
+
+@pytest.mark.parametrize("moment", ["before the discharge", "after the commit"])
+def test_e10_a_crash_between_the_parts(bus: Bus, moment: str) -> None:
+    """E10 S1 R7: kill -9 with the parts sent: none of them; after the answer: all of them."""
+    with bus.another() as other:
+        source, first, second = (other.queue() for _ in range(3))
+        with other.client() as client:
+            send(client, source, "order")
+        with doomed(other) as connection:
+            work = Work(connection)
+            work.complete(connection.create_receiver(source))
+            work.send(connection.create_sender(first), "invoice")
+            work.send(connection.create_sender(source, options=Via(second)), "label")
+            if moment == "after the commit":
+                assert work.commit() == "committed"
+            other.broker.kill()
+        other.broker.start()
+        found = parts(other, [source, first, second])
+        if moment == "after the commit":
+            assert found == [[], ["invoice"], ["label"]]
+        else:
+            assert found == [["order"], [], []]
+
+
+@pytest.mark.timeout(120)
+def test_e10_a_crash_during_the_commit(bus: Bus) -> None:
+    """E10 S1: killed at a random moment around the discharge, all of it is there or nothing."""
+    seed = random.randrange(2**32)
+    dice = random.Random(seed)
+    with bus.another() as other:
+        source, first, second = (other.queue() for _ in range(3))
+        for number in range(6):
+            with other.client() as client:
+                send(client, source, f"order {number}")
+            outcome = ""
+            with doomed(other) as connection:
+                work = Work(connection)
+                work.complete(connection.create_receiver(source))
+                work.send(connection.create_sender(first), f"invoice {number}")
+                work.send(connection.create_sender(second), f"label {number}")
+                killer = threading.Timer(dice.uniform(0, 0.004), other.broker.kill)
+                killer.start()
+                try:
+                    outcome = work.commit()
+                finally:
+                    killer.join()
+            other.broker.start()
+            found = parts(other, [source, first, second])
+            nothing = [[f"order {number}"], [], []]
+            everything = [[], [f"invoice {number}"], [f"label {number}"]]
+            where = f"round {number} of seed {seed}: {found}"
+            assert found == everything or (found == nothing and outcome != "committed"), where
