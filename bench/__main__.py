@@ -38,9 +38,7 @@ def compare(
     if quick:
         count, runs = QUICK_COUNT, 1
     client = _client()
-    present = [peer for peer in peers.peers_present() if only in peer.name]
-    if not twinbus.forms_present():
-        console.print("twinbus itself is neither installed nor in src/: peers only")
+    present = [peer for peer in peers.peers_present(_forms()) if only in peer.name]
     if not rabbitmq.is_installed():
         console.print(f"RabbitMQ is not installed ({rabbitmq.INSTALL_HINT}): without it")
     samples: list[peers.Sample] = []
@@ -61,7 +59,7 @@ def deep_queue(
 ) -> None:
     """Fill a queue with millions of messages; report memory, send rate and restart."""
     client = _client()
-    for form in twinbus.forms_present():
+    for form in _forms():
         if only in form:
             for line in deep.run(console, client, form, count):
                 console.print(str(line))
@@ -70,9 +68,18 @@ def deep_queue(
 @app.command("idle")
 def idle_broker() -> None:
     """Report start time, and the CPU of a broker that nobody uses."""
-    for form in twinbus.forms_present():
+    for form in _forms():
         for line in idle.run(form):
             console.print(str(line))
+
+
+def _forms() -> list[str]:
+    forms = twinbus.forms_present()
+    if "compiled" not in forms:
+        console.print("The compiled form is not installed (pip install .): without it")
+    elif twinbus.installed_is_stale():
+        console.print("[red]The installed form is not made from this source[/]: pip install .")
+    return forms
 
 
 def _client() -> clients.Client:

@@ -43,10 +43,8 @@ class Peer:
     running: Callable[[], AbstractContextManager[Endpoint]]
 
 
-def peers_present() -> list[Peer]:
-    found = [
-        Peer(f"twinbus {form}", partial(twinbus.running, form)) for form in twinbus.forms_present()
-    ]
+def peers_present(forms: list[str]) -> list[Peer]:
+    found = [Peer(f"twinbus {form}", partial(twinbus.running, form)) for form in forms]
     if rabbitmq.is_installed():
         found += [
             Peer(f"rabbitmq {kind}", partial(rabbitmq.running, kind))

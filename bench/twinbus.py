@@ -5,12 +5,13 @@ Enters: the form and the queues. Leaves: an endpoint that the benchmark's client
 
 from __future__ import annotations
 
+import sysconfig
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.support.broker import KEY, KEY_NAME, Broker, form_found
+from tests.support.broker import KEY, KEY_NAME, PROJECT, Broker, form_found
 
 from bench.clients import Endpoint
 
@@ -22,6 +23,17 @@ PROPERTIES: dict[str, object] = {"LockDuration": "PT5M", "MaxSizeInMegabytes": 8
 
 def forms_present() -> list[str]:
     return [form for form in FORMS if form_found(form) == form]
+
+
+def installed_is_stale() -> bool:
+    """Tell whether the installed package was made from another source than src/."""
+    installed = Path(sysconfig.get_path("purelib")) / "twinbus"
+    source = PROJECT / "src" / "twinbus"
+    return installed.exists() and any(
+        not (copy := installed / path.relative_to(source)).exists()
+        or copy.read_bytes() != path.read_bytes()
+        for path in source.rglob("*.py")
+    )
 
 
 def broker(form: str, directory: Path) -> Broker:

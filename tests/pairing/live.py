@@ -29,9 +29,9 @@ class Side:
         self.broker.start()
         # A restarted broker must be found again where it was.
         self.broker.options = ("--admin-port", str(self._admin_port))
-        self._ca = str(directory / "data" / "tls" / "ca.pem")
+        self.ca = str(directory / "data" / "tls" / "ca.pem")
         self.admin = ServiceBusAdministrationClient.from_connection_string(
-            self.admin_string, connection_verify=self._ca
+            self.admin_string, connection_verify=self.ca
         )
 
     @property
@@ -55,12 +55,12 @@ class Side:
 
     def administration(self, key: str = KEY) -> AsyncAdministrationClient:
         return AsyncAdministrationClient.from_connection_string(
-            self.admin_string.replace(KEY, key), connection_verify=self._ca, retry_total=0
+            self.admin_string.replace(KEY, key), connection_verify=self.ca, retry_total=0
         )
 
     def administration_for_threads(self) -> ServiceBusAdministrationClient:
         return ServiceBusAdministrationClient.from_connection_string(
-            self.admin_string, connection_verify=self._ca, retry_total=0
+            self.admin_string, connection_verify=self.ca, retry_total=0
         )
 
     def new_queue(self, **settings: Any) -> str:

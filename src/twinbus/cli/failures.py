@@ -1,5 +1,7 @@
 """How a command ends: the exit codes, and one clear line for whatever went wrong."""
 
+import html
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,6 +52,10 @@ def one_line_errors() -> Iterator[None]:
 
 def _line(error: Exception) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
+    # The administration client shows the whole answer; people want what it says.
+    detail = re.search(r"<Detail>(.*?)</Detail>", text)
+    if detail is not None:
+        return html.unescape(detail[1])
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return text

@@ -10,6 +10,7 @@ import json
 import struct
 from collections.abc import Mapping
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from twinbus.amqp import codec
 from twinbus.amqp.types import Symbol, Timestamp, UByte, UInt
@@ -57,7 +58,7 @@ _BROKER_ANNOTATIONS: dict[str, tuple[str, type]] = {
     "x-opt-enqueued-time": ("enqueued_time_utc", Timestamp),
     "x-opt-locked-until": ("locked_until_utc", Timestamp),
     "x-opt-deadletter-source": ("dead_letter_source", str),
-    "x-opt-lock-token": ("lock_token", str),
+    "x-opt-lock-token": ("lock_token", UUID),
     "x-opt-partition-id": ("partition_id", int),
 }
 _STATES = {0: "active", 1: "deferred", 2: "scheduled"}
@@ -86,7 +87,9 @@ def to_json(payload: bytes) -> dict[str, Json]:
     sections, bodies = _split(payload)
     shown: dict[str, Json] = {}
     annotations: dict[object, object] = _mapping(sections.get(_ANNOTATIONS))
+    delivery_annotations = _mapping(sections.get(_DELIVERY))
     _show_broker_annotations(shown, annotations)
+    _show_broker_annotations(shown, delivery_annotations)
     header = _listed(sections.get(_HEADER), _HEADER_FIELDS)
     shown["delivery_count"] = int(header.pop("delivery_count", 0))
     ttl_ms = header.pop("time_to_live", None)
@@ -102,7 +105,7 @@ def to_json(payload: bytes) -> dict[str, Json]:
     for name, found, key_kind in (
         ("application_properties", _mapping(sections.get(_APPLICATION)), str),
         ("annotations", annotations, Symbol),
-        ("delivery_annotations", _mapping(sections.get(_DELIVERY)), Symbol),
+        ("delivery_annotations", delivery_annotations, Symbol),
         ("footer", _mapping(sections.get(_FOOTER)), Symbol),
     ):
         if found:

@@ -109,7 +109,7 @@ class Node:
         return int(self.request("com.microsoft:batch-delete-messages", body).get("message-count", 0))
 
 
-def _answer(status: int, message: Any, description: Any) -> tuple[int, Any, str]:
+def _answer(status: int, message: Any, description: Any, **_: Any) -> tuple[int, Any, str]:
     return status, message.value, _text(description or f"status {status}")
 
 

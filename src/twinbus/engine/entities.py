@@ -115,6 +115,8 @@ class Entity(Owner):
     def remove(self) -> None:
         """The entity is deleted: its links are told, its memory is given back."""
         self.removed = True
+        # What a transaction still holds for it is refused with the commit.
+        self.send_disabled = True
         error = errors.entity_not_found(self.path)
         attached = list(self.senders)
         for stream in self.streams.values():
@@ -127,6 +129,8 @@ class Entity(Owner):
     # --- sending ----------------------------------------------------------------------
 
     def check_send(self) -> None:
+        if self.removed:
+            raise errors.entity_not_found(self.path)
         if self.send_disabled:
             raise BusError(
                 errors.ENTITY_DISABLED,

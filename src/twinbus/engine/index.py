@@ -23,7 +23,6 @@ SCHEDULED: Final = 4
 DEFERRED_LOCKED: Final = 5
 
 NEVER: Final = 2**62
-_LOOK_AGAIN_MS: Final = 1_000
 
 
 class Chunk:
@@ -74,7 +73,7 @@ class Index:
         self.last: Chunk | None = None
         self.live = 0
         self.bytes = 0
-        #: No message expires before this.
+        #: No message expires before this, those that are deferred aside.
         self.expires_min = NEVER
 
     def chunk(self, seq: int) -> Chunk | None:
@@ -208,11 +207,18 @@ class Index:
             at += 1
         return 0
 
-    def expired(self, now_ms: int) -> list[int]:
-        """List the active messages whose time is over, oldest first.
+    def expires_again(self, seq: int) -> None:
+        """A deferred message is active again, and so is its time to live."""
+        chunk = self.chunks[seq >> CHUNK_BITS]
+        if chunk.expires is not None and chunk.expires[seq & CHUNK_MASK]:
+            chunk.set_expiry(seq & CHUNK_MASK, chunk.expires[seq & CHUNK_MASK])
+            self.expires_min = min(self.expires_min, chunk.expires_min)
 
-        A deferred message stays until it is settled (E5); one that is locked is looked at
-        again later, since its lock may end first.
+    def expired(self, now_ms: int, seq_max: int) -> list[int]:
+        """List the active messages up to `seq_max` whose time is over, oldest first.
+
+        A deferred message stays until it is settled (E5); one that is locked still counts as
+        expiring then, since its lock may end first.
         """
         found: list[int] = []
         if self.expires_min > now_ms:
@@ -229,12 +235,11 @@ class Index:
                 state = chunk.states[offset]
                 if not expires_ms or (state != ACTIVE and state != LOCKED):
                     continue
-                if expires_ms > now_ms:
-                    earliest = min(earliest, expires_ms)
-                elif state == ACTIVE:
-                    found.append((number << CHUNK_BITS) + offset)
+                seq = (number << CHUNK_BITS) + offset
+                if expires_ms <= now_ms and state == ACTIVE and seq <= seq_max:
+                    found.append(seq)
                 else:
-                    earliest = min(earliest, now_ms + _LOOK_AGAIN_MS)
+                    earliest = min(earliest, expires_ms)
             chunk.expires_min = earliest
             self.expires_min = min(self.expires_min, earliest)
         return found

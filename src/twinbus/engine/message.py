@@ -190,16 +190,14 @@ def take_in(payload: bytes, new_id: Callable[[], str]) -> Message:
     """Read a client's message; a DecodeError says what is wrong with it.
 
     One pass over the sections, by their sizes. Most messages are a header, properties and
-    data; what else there may be is left to slower hands.
+    data; what else the broker must rewrite is left to `Front`.
     """
     size = len(payload)
     pos = 0
     prefix = form.PLAIN_HEADER
     front: form.Front | None = None
     bare_from = -1
-    pieces: list[bytes] | None = None
-    properties_at = -1
-    properties_end = -1
+    properties_at = properties_end = -1
     header_bytes = 0
     while pos < size:
         # Most sections are short; the call is for the others, and for what is no section.
@@ -210,51 +208,39 @@ def take_in(payload: bytes, new_id: Callable[[], str]) -> Message:
         else:
             end = form.section_end(payload, pos)
         code = payload[pos + 2]
-        if code > APPLICATION_PROPERTIES:
-            if code > FOOTER:
+        if code >= PROPERTIES:
+            if bare_from < 0:
+                bare_from = pos
+            if code == PROPERTIES:
+                properties_at = pos
+                properties_end = end
+                header_bytes += end - pos
+            elif code == APPLICATION_PROPERTIES:
+                # The broker may have to edit them long after the sender is gone.
+                codec.map_pairs(payload, pos + 3)
+                header_bytes += end - pos
+            elif code > FOOTER:
                 raise DecodeError("unknown message section", pos)
-            if bare_from < 0:
-                bare_from = pos
-        elif code == PROPERTIES:
-            if bare_from < 0:
-                bare_from = pos
-            properties_at = pos
-            properties_end = end
-            header_bytes += end - pos
-        elif code == APPLICATION_PROPERTIES:
-            if bare_from < 0:
-                bare_from = pos
-            header_bytes += end - pos
-            # The broker may have to edit them long after the sender is gone.
-            codec.map_pairs(payload, pos + 3)
         elif code == HEADER and pos == 0:
             prefix = form.read_header(payload[3:end])
-        elif end - pos > 6 or code < HEADER:
+        else:
+            if front is None:
+                front = form.Front(prefix)
             if bare_from >= 0:
                 # pyamqp writes delivery annotations last: the bare message has a hole.
-                pieces = pieces or []
-                pieces.append(payload[bare_from:pos])
+                front.pieces.append(payload[bare_from:pos])
                 bare_from = -1
-            if front is None:
-                front = form.Front()
-                front.prefix = prefix
             front.read(payload, pos, end)
             header_bytes += end - pos
-        elif bare_from >= 0:
-            pieces = pieces or []
-            pieces.append(payload[bare_from:pos])
-            bare_from = -1
         pos = end
     bare = payload[bare_from:] if bare_from >= 0 else b""
-    if pieces is not None:
-        bare = b"".join([*pieces, bare])
-    if not bare:
-        raise DecodeError("the message has no body", 0)
     message = Message(form.plain(prefix, bare) if front is None else front.stored(bare))
-    message.wire_bytes = size
-    message.header_bytes = header_bytes
     if front is not None:
         message.scheduled_ms = front.scheduled_ms
+    elif not bare:
+        raise DecodeError("the message has no body", 0)
+    message.wire_bytes = size
+    message.header_bytes = header_bytes
     if properties_at < 0 or not _has_first_field(payload, properties_at, properties_end):
         # Clients need an id to settle by; a message without one gets one.
         properties = message.properties()

@@ -27,6 +27,7 @@ NO_TTL: Final = 0xFFFFFFFF
 _NO_PRIORITY: Final = 0xFF
 
 _U32: Final = Struct(">I")
+_EMPTY_MAP_BYTES: Final = 6
 _OMITTED: Final = "omitted-message-body-size"
 SCHEDULED_TIME: Final = "x-opt-scheduled-enqueue-time"
 # Written by the broker on every delivery; what a client sends under these names is dropped.
@@ -91,8 +92,10 @@ _FOUR_BYTE_SIZE: Final = b"\xd0\xd1\xb0"
 class Front:
     """What the broker writes itself on the way out: header and annotations."""
 
-    def __init__(self) -> None:
-        self.prefix = PLAIN_HEADER
+    def __init__(self, prefix: bytes) -> None:
+        self.prefix = prefix
+        #: What of the bare message came before one of these sections.
+        self.pieces: list[bytes] = []
         self.message_annotations: list[tuple[object, bytes]] = []
         self.delivery_annotations: list[tuple[object, bytes]] = []
         self.scheduled_ms = 0
@@ -105,6 +108,9 @@ class Front:
             return
         if code != DELIVERY_ANNOTATIONS and code != MESSAGE_ANNOTATIONS:
             raise DecodeError("unknown message section", pos)
+        # The JavaScript SDK writes empty ones.
+        if end - pos <= _EMPTY_MAP_BYTES:
+            return
         kept = [p for p in codec.map_pairs(payload, pos + 3) if p[0] not in _BROKERS_OWN]
         if code == DELIVERY_ANNOTATIONS:
             self.delivery_annotations = kept
@@ -117,12 +123,15 @@ class Front:
                     self.scheduled_ms = when
 
     def stored(self, bare: bytes) -> bytes:
+        """The stored form; `bare` is the last piece of the bare message."""
+        if not bare and not self.pieces:
+            raise DecodeError("the message has no body", 0)
         ma_count, ma = _encode_pairs(self.message_annotations)
         da_count, da = _encode_pairs(self.delivery_annotations)
         if max(ma_count, da_count) > 0xFFFF:
             raise DecodeError("too many annotations", 0)
         counts = _PREFIX.pack(0, 0, 0, ma_count, len(ma), da_count, len(da))[6:]
-        return b"".join([self.prefix, counts, ma, da, bare])
+        return b"".join([self.prefix, counts, ma, da, *self.pieces, bare])
 
 
 def plain(prefix: bytes, bare: bytes) -> bytes:

@@ -34,6 +34,8 @@ from twinbus.engine.shelf import Account, Shelf
 
 # How many messages a receiver gets before the next in line has its turn.
 _BURST: Final = 64
+# When to look again at an expired message that could not be dropped yet.
+_LOOK_AGAIN_MS: Final = 1_000
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -104,7 +106,7 @@ class Stream(Shelf):
             self.line.remove(consumer)
             consumer.in_line = False
         if consumer.session is not None:
-            self.release_session(consumer, now_ms, lost=False)
+            self.release_session(consumer, now_ms, failed=False)
 
     def holds(self, lock: Lock) -> bool:
         """Tell whether a lock has neither been settled nor lost."""
@@ -262,18 +264,19 @@ class Stream(Shelf):
         self.check_lock(lock, now_ms)
         if stored is not None:
             self.replace(lock.seq, stored)
-        if delay_ms > 0 and not lock.deferred:
+        delivery_count = lock.delivery_count + 1
+        if delay_ms > 0 and not lock.deferred and not self._is_spent(delivery_count):
             del self.locked[lock.seq]
-            self._note_attempt(lock.seq, lock.delivery_count + 1, ACTIVE)
+            self._note_attempt(lock.seq, delivery_count, ACTIVE)
             heappush(self.delayed, (now_ms + delay_ms, lock.seq))
             self.kernel.call_at(now_ms + delay_ms, self)
         else:
-            self._give_back(lock, lock.delivery_count + 1, now_ms)
+            self._give_back(lock, delivery_count, now_ms)
 
     def release(self, lock: Lock, now_ms: int) -> None:
         """Give a message back as if it had never been delivered."""
-        if self.locked.get(lock.seq) is lock:
-            self._give_back(lock, lock.delivery_count, now_ms)
+        self.check_lock(lock, now_ms)
+        self._give_back(lock, lock.delivery_count, now_ms)
 
     def defer(self, lock: Lock, now_ms: int, stored: bytes | None) -> None:
         self.check_lock(lock, now_ms)
@@ -302,6 +305,10 @@ class Stream(Shelf):
         self.counts[seq] = delivery_count
         self.kernel.log.append(records.changed(self.number, seq, state, delivery_count))
 
+    def _is_spent(self, delivery_count: int) -> bool:
+        """Tell whether a message was delivered as often as it may be (D3)."""
+        return self.is_main and delivery_count >= self.max_delivery_count
+
     def _give_back(self, lock: Lock, delivery_count: int, now_ms: int) -> None:
         """Return a locked message to its own place, or bury it at its limit (R3, D3)."""
         seq = lock.seq
@@ -311,7 +318,7 @@ class Stream(Shelf):
             if delivery_count != lock.delivery_count:
                 self._note_attempt(seq, delivery_count, DEFERRED)
             return
-        if self.is_main and delivery_count >= self.max_delivery_count:
+        if self._is_spent(delivery_count):
             self.owner.dead_letter(
                 self, seq, "MaxDeliveryCountExceeded",
                 f"Message could not be consumed after {delivery_count} delivery attempts.",
@@ -334,9 +341,13 @@ class Stream(Shelf):
         self.kernel.wake(self)
 
     def drop_locks(self, now_ms: int) -> None:
-        """Every lock is void, as after a change to the entity (R7)."""
+        """Every lock is void, as after a change to the entity (R7), and every delay over."""
+        if self.sessions is not None:
+            for session in list(self.sessions.held.values()):
+                self._lose_session(session, now_ms, failed=False)
         for lock in list(self.locked.values()):
             self._give_back(lock, lock.delivery_count, now_ms)
+        self._end_delays(NEVER)
 
     # --- deferred, scheduled, browsing ------------------------------------------------
 
@@ -344,6 +355,9 @@ class Stream(Shelf):
         self, seqs: list[int], session: Session | None, consumer: Consumer | None, now_ms: int
     ) -> list[Lock]:
         """Lock deferred messages by number, all or none (E5)."""
+        if self.sessions is not None and session is None:
+            # Such a lock would belong to nobody, and so would never end.
+            raise self.lock_lost(None)
         for seq in seqs:
             self.check_deferred(seq)
             if session is not None and self.session_id(seq) != session.id:
@@ -366,6 +380,7 @@ class Stream(Shelf):
     def undefer(self, seq: int) -> None:
         """Make a deferred message active again, in its own place."""
         self._note_attempt(seq, self.counts.get(seq, 0), ACTIVE)
+        self.index.expires_again(seq)
         self.make_available(seq)
 
     def cancel(self, seqs: list[int]) -> None:
@@ -393,7 +408,7 @@ class Stream(Shelf):
                 " another receiver.",
             )
         if session.holder is not None:
-            self._lose_session(session, now_ms)
+            self._lose_session(session, now_ms, failed=True)
         self._seat(session, consumer, now_ms)
         return session
 
@@ -434,10 +449,10 @@ class Stream(Shelf):
         session.state = state
         session.state_set_ms = now_ms
 
-    def release_session(self, consumer: Consumer, now_ms: int, lost: bool) -> None:
+    def release_session(self, consumer: Consumer, now_ms: int, failed: bool) -> None:
         """Free a session; what its holder had not settled is available at once.
 
-        A lost lock counts as a failed delivery, a receiver that leaves does not.
+        A lock that ran out counts as a failed delivery, a receiver that leaves does not.
         """
         session = consumer.session
         table = self.sessions
@@ -445,14 +460,14 @@ class Stream(Shelf):
         if session is None or table is None or session.holder is not consumer:
             return
         for lock in [held for held in self.locked.values() if held.session is session]:
-            self._give_back(lock, lock.delivery_count + (1 if lost else 0), now_ms)
+            self._give_back(lock, lock.delivery_count + (1 if failed else 0), now_ms)
         table.release(session)
         self.kernel.wake(self)
 
-    def _lose_session(self, session: Session, now_ms: int) -> None:
+    def _lose_session(self, session: Session, now_ms: int, failed: bool) -> None:
         consumer = session.holder
         assert isinstance(consumer, Consumer)
-        self.release_session(consumer, now_ms, lost=True)
+        self.release_session(consumer, now_ms, failed)
         self.locks_lost_total += 1
         consumer.session_lost()
 
@@ -513,6 +528,8 @@ class Stream(Shelf):
         self.scheduled = []
         self.due = {}
         self.delayed = []
+        for consumer in self.line:
+            consumer.in_line = False
         self.line.clear()
         self.seekers = {}
         self.attached = {}
@@ -529,19 +546,21 @@ class Stream(Shelf):
             self._expire_locks(now_ms)
         else:
             self._expire_sessions(now_ms)
-        while self.delayed and self.delayed[0][0] <= now_ms:
-            seq = heappop(self.delayed)[1]
-            if self.index.state(seq) == LOCKED and seq not in self.locked:
-                self.make_available(seq)
+        self._end_delays(now_ms)
         while self.scheduled and self.scheduled[0][0] <= now_ms:
             due_ms, seq = heappop(self.scheduled)
             if self.due.get(seq) == due_ms:
                 self.owner.activate(self, seq, now_ms)
         if self.receivers:
-            for seq in self.index.expired(now_ms):
-                if seq <= self.durable_seq:
-                    self._expire_if_due(seq, now_ms)
+            for seq in self.index.expired(now_ms, self.durable_seq):
+                self._expire_if_due(seq, now_ms)
         self._set_timer(now_ms)
+
+    def _end_delays(self, until_ms: int) -> None:
+        while self.delayed and self.delayed[0][0] <= until_ms:
+            seq = heappop(self.delayed)[1]
+            if self.index.state(seq) == LOCKED and seq not in self.locked:
+                self.make_available(seq)
 
     def _expire_locks(self, now_ms: int) -> None:
         expired: list[Lock] = []
@@ -559,7 +578,7 @@ class Stream(Shelf):
         for session in list(table.held.values()):
             if session.locked_until_ms > now_ms:
                 break
-            self._lose_session(session, now_ms)
+            self._lose_session(session, now_ms, failed=True)
         for consumer, deadline_ms in list(self.seekers.items()):
             if deadline_ms <= now_ms:
                 del self.seekers[consumer]
@@ -582,6 +601,8 @@ class Stream(Shelf):
         if self.scheduled:
             earliest = min(earliest, self.scheduled[0][0])
         if self.receivers:
-            earliest = min(earliest, self.index.expires_min)
+            expires_ms = self.index.expires_min
+            # What is over and still here is locked, or not on disk yet.
+            earliest = min(earliest, expires_ms if expires_ms > now_ms else now_ms + _LOOK_AGAIN_MS)
         if earliest != NEVER:
             self.kernel.call_at(max(earliest, now_ms + 1), self)

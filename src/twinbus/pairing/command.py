@@ -8,7 +8,7 @@ import asyncio
 import signal
 from collections import Counter
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -42,12 +42,12 @@ def syphon(
 ) -> None:
     """Move what the backlog queues hold to where it belongs in the primary."""
     tally = Tally(Console())
-    settings = {
+    settings: dict[str, Any] = {
         "backlog_queue_count": backlog_queues,
         "syphon_poll": timedelta(seconds=poll),
         "syphon_retry_interval": timedelta(seconds=retry),
     }
-    trust = {} if ca_file is None else {"connection_verify": ca_file}
+    trust: dict[str, Any] = {} if ca_file is None else {"connection_verify": ca_file}
     asyncio.run(_run(primary, secondary, tally, settings, trust))
     tally.report()
 
@@ -56,8 +56,8 @@ async def _run(
     primary: str,
     secondary: str,
     tally: "Tally",
-    settings: dict[str, object],
-    client_options: dict[str, object],
+    settings: dict[str, Any],
+    client_options: dict[str, Any],
 ) -> None:
     asked_to_end = asyncio.Event()
     loop = asyncio.get_running_loop()

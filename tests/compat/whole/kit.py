@@ -244,5 +244,9 @@ def bodies(messages: list[ServiceBusReceivedMessage]) -> list[str]:
     return [str(message) for message in messages]
 
 
+def ids(messages: list[ServiceBusReceivedMessage]) -> list[str | None]:
+    return [message.message_id for message in messages]
+
+
 def reason(message: ServiceBusReceivedMessage) -> tuple[str | None, str | None]:
     return message.dead_letter_reason, message.dead_letter_error_description
