@@ -403,7 +403,7 @@ class World:
     def compare(self) -> None:
         """Both brokers hold the same, in the same state, and have told the same."""
         self._take_numbers()
-        assert dump_engine(self.engine, self.now_ms) == dump_model(self.model)
+        assert_same(dump_engine(self.engine, self.now_ms), dump_model(self.model))
         self._compare_locks()
         self._check_sums()
         assert sorted(self.sessions_lost) == sorted(self.model.sessions_lost)
@@ -501,7 +501,7 @@ class World:
         self.store.revisit(engine.replay)
         engine.finish_replay(self.store.current_segment, self.now_ms)
         found = dump_engine(engine, self.now_ms)
-        assert found == trimmed(self.durable, self.now_ms)
+        assert_same(found, trimmed(self.durable, self.now_ms))
         assert engine.kernel.live_bytes == sum(s.index.bytes for s in engine.streams())
 
 
@@ -548,6 +548,24 @@ def number_fresh(model: NaiveStream, stream: Stream) -> None:
 # --- what is durable, in one form for both --------------------------------------------------
 
 _EMPTY: tuple[int, dict[int, object], dict[str, object]] = (1, {}, {})
+
+
+def assert_same(engine: Dump, model: Dump) -> None:
+    """Equal, or an error that says where they are not."""
+    if engine == model:
+        return
+    assert engine.keys() == model.keys()
+    for path, found in engine.items():
+        wanted = model[path]
+        for part in ("description", "rules", "history"):
+            assert found[part] == wanted[part], f"{part} of {path}"
+        for which, pair in enumerate(zip(found["streams"], wanted["streams"], strict=True)):
+            (next_seq, rows, states), (wanted_seq, wanted_rows, wanted_states) = pair
+            where = f"stream {which} of {path}"
+            assert next_seq == wanted_seq, where
+            assert states == wanted_states, where
+            for seq in sorted(rows.keys() | wanted_rows.keys()):
+                assert rows.get(seq) == wanted_rows.get(seq), f"message {seq} in {where}"
 
 
 def dump_model(model: NaiveBroker) -> Dump:

@@ -365,9 +365,9 @@ class NaiveBroker:
         self, stream: NaiveStream, lock: NaiveLock, reason: str | None, description: str | None,
         properties: dict[str, object],
     ) -> None:  # fmt: skip
+        message = self.held(stream, lock)
         if stream.which != MAIN:
             raise Refused(errors.NOT_ALLOWED)
-        message = self.held(stream, lock)
         self._rank += 1
         stream.messages.remove(message)
         self._bury(

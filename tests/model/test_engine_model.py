@@ -409,9 +409,8 @@ class EngineMachine(RuleBasedStateMachine):
 
         def expect() -> None:
             world.model.held(held.model_stream, held.model_lock)
-            if any(known.model_lock is held.model_lock for known, _ in self.tx_locks):
-                raise Refused(errors.NOT_ALLOWED)
-            if what == settlement.DEAD_LETTER and held.model_stream.which != MAIN:
+            twice = any(known.model_lock is held.model_lock for known, _ in self.tx_locks)
+            if twice or (what == settlement.DEAD_LETTER and held.model_stream.which != MAIN):
                 raise Refused(errors.NOT_ALLOWED)
             self.tx_locks.append((held, wanted))
 

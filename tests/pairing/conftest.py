@@ -6,7 +6,6 @@ from collections.abc import Iterator
 import pytest
 from tests.pairing.live import Side
 from tests.pairing.proxy import FaultyProxy
-from tests.pairing.scripted import ScriptedNamespace
 
 FORM = os.environ.get("TWINBUS_FORM")
 
@@ -45,15 +44,3 @@ def proxy(near: Side) -> Iterator[FaultyProxy]:
 @pytest.fixture
 def queue(near: Side) -> str:
     return near.new_queue()
-
-
-@pytest.fixture
-def primary() -> Iterator[ScriptedNamespace]:
-    with ScriptedNamespace() as namespace:
-        yield namespace
-
-
-@pytest.fixture
-def secondary() -> Iterator[ScriptedNamespace]:
-    with ScriptedNamespace() as namespace:
-        yield namespace

@@ -22,6 +22,19 @@ SHORT: dict[str, Any] = {
 }
 
 
+class ScriptedWorld:
+    """Two namespaces that answer as told."""
+
+    def __enter__(self) -> "ScriptedWorld":
+        self.primary = ScriptedNamespace()
+        self.secondary = ScriptedNamespace()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.primary.close()
+        self.secondary.close()
+
+
 class EveryQueueExists:
     """Administration of a scripted namespace, which has whatever queue it is asked for."""
 

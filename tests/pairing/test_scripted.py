@@ -11,8 +11,8 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
     ServiceBusServerBusyError,
 )
-from tests.pairing.pairs import scripted_pair, until
-from tests.pairing.scripted import ScriptedNamespace
+from tests.pairing.cases import Cases, Outcomes
+from tests.pairing.pairs import ScriptedWorld, scripted_pair, until
 
 from twinbus.pairing import (
     BacklogMessageTooLargeError,
@@ -32,6 +32,7 @@ from twinbus.pairing.events import (
 # The SDK leaves the socket of a connection that broke to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
+cases = Cases()
 ANYTHING = ServiceBusMessage("body", message_id="m")
 COUNTING = [
     "amqp:internal-error",
@@ -48,9 +49,9 @@ NOT_COUNTING = [
 ]
 
 
-async def test_p4_p5_what_counts_fails_over(
-    primary: ScriptedNamespace, secondary: ScriptedNamespace
-) -> None:
+@cases
+async def p4_p5_what_counts_fails_over(world: ScriptedWorld) -> None:
+    primary, secondary = world.primary, world.secondary
     primary.answer = lambda entity, number: entity
     client, events = scripted_pair(primary, secondary)
     async with client:
@@ -62,9 +63,9 @@ async def test_p4_p5_what_counts_fails_over(
         assert not client.status().healthy
 
 
-async def test_p4_what_does_not_count_is_raised(
-    primary: ScriptedNamespace, secondary: ScriptedNamespace
-) -> None:
+@cases
+async def p4_what_does_not_count_is_raised(world: ScriptedWorld) -> None:
+    primary, secondary = world.primary, world.secondary
     primary.answer = lambda entity, number: entity if number == 0 else None
     client, events = scripted_pair(primary, secondary)
     async with client:
@@ -78,9 +79,9 @@ async def test_p4_what_does_not_count_is_raised(
         assert secondary.offered == []
 
 
-async def test_p4_wrong_key_is_raised(
-    primary: ScriptedNamespace, secondary: ScriptedNamespace
-) -> None:
+@cases
+async def p4_wrong_key_is_raised(world: ScriptedWorld) -> None:
+    primary, secondary = world.primary, world.secondary
     primary.token_status = 401
     client, events = scripted_pair(primary, secondary)
     async with client, client.get_queue_sender("orders") as paired:
@@ -89,9 +90,9 @@ async def test_p4_wrong_key_is_raised(
         assert events == []
 
 
-async def test_p4_a_missing_entity_is_no_wrong_key(
-    primary: ScriptedNamespace, secondary: ScriptedNamespace
-) -> None:
+@cases
+async def p4_a_missing_entity_is_no_wrong_key(world: ScriptedWorld) -> None:
+    primary, secondary = world.primary, world.secondary
     primary.token_status = 404
     client, _ = scripted_pair(primary, secondary)
     async with client, client.get_queue_sender("orders") as paired:
@@ -99,11 +100,9 @@ async def test_p4_a_missing_entity_is_no_wrong_key(
         assert len(secondary.accepted) == 1
 
 
-async def test_p4_busy_waits_and_sends_again_to_the_primary(
-    primary: ScriptedNamespace, secondary: ScriptedNamespace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert sender.SERVER_BUSY_WAIT_S == 10
-    monkeypatch.setattr(sender, "SERVER_BUSY_WAIT_S", 0.3)
+@cases
+async def p4_busy_waits_and_sends_again_to_the_primary(world: ScriptedWorld) -> None:
+    primary, secondary = world.primary, world.secondary
     primary.answer = lambda entity, number: "com.microsoft:server-busy" if number < 2 else None
     client, events = scripted_pair(primary, secondary)
     async with client, client.get_queue_sender("orders") as paired:
@@ -118,9 +117,9 @@ async def test_p4_busy_waits_and_sends_again_to_the_primary(
         assert secondary.offered == []
 
 
-async def test_p5_suspicion_ends_with_a_success(
-    primary: ScriptedNamespace, secondary: ScriptedNamespace
-) -> None:
+@cases
+async def p5_suspicion_ends_with_a_success(world: ScriptedWorld) -> None:
+    primary, secondary = world.primary, world.secondary
     primary.answer = lambda entity, number: "amqp:internal-error" if number == 0 else None
     client, events = scripted_pair(primary, secondary, failover_interval=timedelta(seconds=30))
     async with client, client.get_queue_sender("orders") as paired:
@@ -132,9 +131,11 @@ async def test_p5_suspicion_ends_with_a_success(
         assert secondary.offered == []
 
 
-async def test_p5_failover_engages_when_the_interval_is_over_without_another_send(
-    primary: ScriptedNamespace, secondary: ScriptedNamespace
+@cases
+async def p5_failover_engages_when_the_interval_is_over_without_another_send(
+    world: ScriptedWorld,
 ) -> None:
+    primary, secondary = world.primary, world.secondary
     primary.answer = lambda entity, number: "amqp:internal-error"
     client, events = scripted_pair(primary, secondary, failover_interval=timedelta(seconds=0.3))
     async with client, client.get_queue_sender("orders") as paired:
@@ -147,9 +148,11 @@ async def test_p5_failover_engages_when_the_interval_is_over_without_another_sen
         assert len(secondary.accepted) == 1
 
 
-async def test_p6_p7_p10_pings_run_until_one_succeeds_and_all_senders_return(
-    primary: ScriptedNamespace, secondary: ScriptedNamespace
+@cases
+async def p6_p7_p10_pings_run_until_one_succeeds_and_all_senders_return(
+    world: ScriptedWorld,
 ) -> None:
+    primary, secondary = world.primary, world.secondary
     primary.answer = lambda entity, number: "amqp:internal-error" if number < 2 else None
     client, events = scripted_pair(primary, secondary)
     async with client:
@@ -169,9 +172,9 @@ async def test_p6_p7_p10_pings_run_until_one_succeeds_and_all_senders_return(
         assert [event for event in events if isinstance(event, PingSent)] == pings
 
 
-async def test_p6_only_the_entity_that_failed_is_off(
-    primary: ScriptedNamespace, secondary: ScriptedNamespace
-) -> None:
+@cases
+async def p6_only_the_entity_that_failed_is_off(world: ScriptedWorld) -> None:
+    primary, secondary = world.primary, world.secondary
     primary.answer = lambda entity, number: "amqp:internal-error" if entity == "bad" else None
     client, _ = scripted_pair(primary, secondary)
     async with client:
@@ -182,9 +185,11 @@ async def test_p6_only_the_entity_that_failed_is_off(
         assert states == {"bad": "failed over", "good": "healthy"}
 
 
-async def test_p6_a_failing_backlog_queue_leaves_the_rotation_for_every_sender(
-    primary: ScriptedNamespace, secondary: ScriptedNamespace
+@cases
+async def p6_a_failing_backlog_queue_leaves_the_rotation_for_every_sender(
+    world: ScriptedWorld,
 ) -> None:
+    primary, secondary = world.primary, world.secondary
     primary.answer = lambda entity, number: "amqp:internal-error"
     bad = ["localhost/x-servicebus-transfer/0", "localhost/x-servicebus-transfer/1"]
     secondary.answer = lambda entity, number: "amqp:internal-error" if entity in bad else None
@@ -203,9 +208,9 @@ async def test_p6_a_failing_backlog_queue_leaves_the_rotation_for_every_sender(
         assert rotation == {f"localhost/x-servicebus-transfer/{i}" for i in range(3)} - set(dropped)
 
 
-async def test_p6_no_backlog_queue_left_shows_both_errors(
-    primary: ScriptedNamespace, secondary: ScriptedNamespace
-) -> None:
+@cases
+async def p6_no_backlog_queue_left_shows_both_errors(world: ScriptedWorld) -> None:
+    primary, secondary = world.primary, world.secondary
     primary.answer = lambda entity, number: "com.microsoft:entity-disabled"
     secondary.answer = lambda entity, number: "amqp:resource-limit-exceeded"
     client, _ = scripted_pair(primary, secondary, backlog_queue_count=2)
@@ -223,9 +228,9 @@ async def test_p6_no_backlog_queue_left_shows_both_errors(
         await paired.send_messages(ANYTHING)
 
 
-async def test_p9_too_large_for_the_backlog_says_so(
-    primary: ScriptedNamespace, secondary: ScriptedNamespace
-) -> None:
+@cases
+async def p9_too_large_for_the_backlog_says_so(world: ScriptedWorld) -> None:
+    primary, secondary = world.primary, world.secondary
     primary.answer = lambda entity, number: None if number == 0 else "amqp:internal-error"
     client, events = scripted_pair(primary, secondary)
     near_the_limit = ServiceBusMessage(b"x" * (262_144 - 74))
@@ -239,9 +244,9 @@ async def test_p9_too_large_for_the_backlog_says_so(
         await paired.send_messages(ANYTHING)
 
 
-async def test_a_full_batch_goes_to_the_backlog_in_several_transfers(
-    primary: ScriptedNamespace, secondary: ScriptedNamespace
-) -> None:
+@cases
+async def a_full_batch_goes_to_the_backlog_in_several_transfers(world: ScriptedWorld) -> None:
+    primary, secondary = world.primary, world.secondary
     client, _ = scripted_pair(primary, secondary)
     async with client, client.get_queue_sender("orders") as paired:
         batch = await paired.create_message_batch()
@@ -257,9 +262,9 @@ async def test_a_full_batch_goes_to_the_backlog_in_several_transfers(
         assert again.max_size_in_bytes == 262_144
 
 
-async def test_many_callers_share_a_sender(
-    primary: ScriptedNamespace, secondary: ScriptedNamespace
-) -> None:
+@cases
+async def many_callers_share_a_sender(world: ScriptedWorld) -> None:
+    primary, secondary = world.primary, world.secondary
     client, _ = scripted_pair(primary, secondary)
     async with client, client.get_queue_sender("orders", max_in_flight=4) as paired:
         bodies = [ServiceBusMessage(str(i)) for i in range(60)]
@@ -267,12 +272,25 @@ async def test_many_callers_share_a_sender(
         assert len(primary.offered) == 60
 
 
-async def test_p12_a_closed_pair_takes_nothing(
-    primary: ScriptedNamespace, secondary: ScriptedNamespace
-) -> None:
+@cases
+async def p12_a_closed_pair_takes_nothing(world: ScriptedWorld) -> None:
+    primary, secondary = world.primary, world.secondary
     client, _ = scripted_pair(primary, secondary)
     async with client:
         paired = client.get_queue_sender("orders")
         await paired.send_messages(ANYTHING)
     with pytest.raises(PairClosedError):
         await paired.send_messages(ANYTHING)
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> Outcomes:
+    assert sender.SERVER_BUSY_WAIT_S == 10
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sender, "SERVER_BUSY_WAIT_S", 0.3)
+        return cases.run(ScriptedWorld)
+
+
+@pytest.mark.parametrize("name", cases.names)
+def test_case(outcomes: Outcomes, name: str) -> None:
+    outcomes.check(name)

@@ -314,11 +314,6 @@ class Holder(Entity):
         properties: dict[object, object], now_ms: int,
     ) -> None:  # fmt: skip
         """The application says that a message is dead (R4)."""
-        if not stream.is_main:
-            raise BusError(
-                errors.NOT_ALLOWED,
-                f"Nothing can be dead-lettered from '{stream.path}': complete it instead.",
-            )
         stream.unlock_for_move(lock, now_ms)
         self.bury(stream, lock.seq, reason, description, properties, lock.delivery_count, now_ms)
 
@@ -326,7 +321,8 @@ class Holder(Entity):
         """Put dead letters back where they died: into this queue, or this one subscription.
 
         A message leaves the dead-letter queue and enters its own in one step; it is never in
-        neither place. Those that are locked or gone are passed over.
+        neither place. Those that are locked or gone are passed over, and so are those that
+        this entity could hand to nobody, for want of a session id.
         """
         if stream.is_main:
             raise BusError(
@@ -337,6 +333,8 @@ class Holder(Entity):
             if seq > stream.durable_seq or stream.index.state(seq) != ACTIVE:
                 continue
             message = Message(stream.stored(seq))
+            if self.main.sessions is not None and message.session_id() is None:
+                continue
             message.forget_death()
             stream.remove(seq, records.FORWARDED)
             self.accept(message, now_ms, message.ttl_ms, 0)

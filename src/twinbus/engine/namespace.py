@@ -13,6 +13,7 @@ from twinbus.core.descriptions import (
     TopicDescription,
 )
 from twinbus.core.errors import BusError
+from twinbus.core.units import UNLIMITED_MS
 from twinbus.engine import records
 from twinbus.engine.entities import Directory, Entity, Holder, Queue, Subscription, Topic
 from twinbus.engine.idle import IdleTimer
@@ -244,9 +245,10 @@ class Namespace(Directory):
         self.watch_idle(entity, now_ms)
         if entity.send_disabled:
             _detach_all(list(entity.senders), _disabled(entity))
-        for stream in entity.streams.values():
+        # A copy: a lock that is dropped may call for a dead-letter queue.
+        for stream in list(entity.streams.values()):
             stream.drop_locks(now_ms)
-            if entity.receive_disabled or entity.forward_to is not None:
+            if entity.receive_disabled or (stream.is_main and entity.forward_to is not None):
                 _detach_all(list(stream.attached), _disabled(entity))
         if entity.forward_to is not None and isinstance(entity, Holder):
             _forward_waiting(entity, now_ms)
@@ -296,7 +298,13 @@ class Namespace(Directory):
             path = names.strip_authority(target) if target else None
             if path is not None and names.fold(path) == names.fold(own):
                 raise BusError(errors.ARGUMENT_ERROR, f"'{own}' cannot forward to itself.")
-            if path is not None and self.find(path) is None:
+            found = None if path is None else self.find(path)
+            if isinstance(found, Subscription):
+                raise BusError(
+                    errors.ARGUMENT_ERROR,
+                    f"'{own}' cannot forward to the subscription '{path}', only to a queue or topic.",
+                )
+            if path is not None and found is None:
                 raise BusError(
                     errors.ARGUMENT_ERROR,
                     f"'{own}' cannot forward to '{path}': there is no such entity. Make it first.",
@@ -328,7 +336,10 @@ def _forward_waiting(entity: Holder, now_ms: int) -> None:
     stream = entity.main
     seq = stream.index.find_state(ACTIVE, 1, stream.last_seq())
     while seq:
-        message = Message(stream.stored(seq))
-        stream.remove(seq, records.FORWARDED)
-        entity.accept(message, now_ms, message.ttl_ms, 0)
+        # Its time to live runs on from where it was, or is over (D5).
+        if not stream.expire_if_due(seq, now_ms):
+            message = Message(stream.stored(seq))
+            expires_ms = stream.expires_ms(seq)
+            stream.remove(seq, records.FORWARDED)
+            entity.accept(message, now_ms, expires_ms - now_ms if expires_ms else UNLIMITED_MS, 0)
         seq = stream.index.find_state(ACTIVE, seq + 1, stream.last_seq())

@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from twinbus.core import errors
+from twinbus.core.errors import BusError
 from twinbus.engine.consumer import Lock
 from twinbus.engine.entities import Holder
 from twinbus.engine.message import Message
@@ -44,6 +46,15 @@ class Settlement:
             else:
                 self.properties[str(key)] = value
 
+    def check(self, stream: Stream, lock: Lock, now_ms: int) -> None:
+        """Refuse what cannot be done (R5, D1)."""
+        stream.check_lock(lock, now_ms)
+        if self.what == DEAD_LETTER and not stream.is_main:
+            raise BusError(
+                errors.NOT_ALLOWED,
+                f"Nothing can be dead-lettered from '{stream.path}': complete it instead.",
+            )
+
     def apply(self, holder: Holder, stream: Stream, lock: Lock, now_ms: int) -> None:
         what = self.what
         if what == COMPLETE:
@@ -51,6 +62,7 @@ class Settlement:
         elif what == RELEASE:
             stream.release(lock, now_ms)
         elif what == DEAD_LETTER:
+            self.check(stream, lock, now_ms)
             holder.dead_letter_locked(
                 stream, lock, self.reason, self.description, self.properties, now_ms
             )

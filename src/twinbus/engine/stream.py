@@ -161,10 +161,10 @@ class Stream(Shelf):
                 self.cursor = self.durable_seq + 1
                 return 0
             self.cursor = seq + 1
-            if self.index.expires_min > now_ms or not self._expire_if_due(seq, now_ms):
+            if self.index.expires_min > now_ms or not self.expire_if_due(seq, now_ms):
                 return seq
 
-    def _expire_if_due(self, seq: int, now_ms: int) -> bool:
+    def expire_if_due(self, seq: int, now_ms: int) -> bool:
         """Drop or dead-letter a message whose time is over (D5); tell whether it was."""
         expires_ms = self.expires_ms(seq)
         if not expires_ms or expires_ms > now_ms:
@@ -500,7 +500,7 @@ class Stream(Shelf):
             seq = session.first()
             if seq == 0 or seq > self.durable_seq:
                 return 0
-            if self.index.state(seq) == ACTIVE and not self._expire_if_due(seq, now_ms):
+            if self.index.state(seq) == ACTIVE and not self.expire_if_due(seq, now_ms):
                 return seq
             # Settled or moved while it waited: what is left in the heap is stale.
             session.pop()
@@ -553,7 +553,7 @@ class Stream(Shelf):
                 self.owner.activate(self, seq, now_ms)
         if self.receivers:
             for seq in self.index.expired(now_ms, self.durable_seq):
-                self._expire_if_due(seq, now_ms)
+                self.expire_if_due(seq, now_ms)
         self._set_timer(now_ms)
 
     def _end_delays(self, until_ms: int) -> None:

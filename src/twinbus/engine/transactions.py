@@ -5,6 +5,8 @@ and only if all of it holds is it done, in one go: its records stand in one batc
 journal, which is on disk whole or not at all.
 """
 
+from twinbus.core import errors
+from twinbus.core.errors import BusError
 from twinbus.engine.consumer import Lock
 from twinbus.engine.entities import Entity, Holder
 from twinbus.engine.message import Message
@@ -24,14 +26,18 @@ class Transaction:
     def settle(
         self, holder: Holder, stream: Stream, lock: Lock, settlement: Settlement, now_ms: int
     ) -> None:
-        stream.check_lock(lock, now_ms)
+        settlement.check(stream, lock, now_ms)
+        if any(known[2] is lock for known in self._settlements):
+            raise BusError(
+                errors.NOT_ALLOWED, "The message is settled in this transaction already."
+            )
         self._settlements.append((holder, stream, lock, settlement))
 
     def commit(self, now_ms: int) -> None:
         for entity, message in self._sends:
             entity.check(message)
-        for _, stream, lock, _ in self._settlements:
-            stream.check_lock(lock, now_ms)
+        for _, stream, lock, settlement in self._settlements:
+            settlement.check(stream, lock, now_ms)
         for entity, message in self._sends:
             entity.publish(message, now_ms)
         for holder, stream, lock, settlement in self._settlements:
