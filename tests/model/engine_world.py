@@ -127,6 +127,7 @@ class World:
         self.store = store
         self.memory_bytes_max = memory_bytes_max
         self.model = NaiveBroker()
+        self.model.now_ms = self.now_ms
         self.durable: Dump = {}
         self.sealed: Sealed | None = None
         self.locks: list[HeldLock] = []
@@ -528,12 +529,12 @@ def number_fresh(model: NaiveStream, stream: Stream) -> None:
         rank = min(r for r, _ in fresh)
         found = stream.index.state(seq) != GONE
         content = content_of(stream.stored(seq)) if found else None
-        at = next(
-            i
-            for i, (r, m) in enumerate(fresh)
-            if r == rank and (None if m is None else m.content) == content
+        wanted = [None if m is None else m.content for r, m in fresh if r == rank]
+        assert content in wanted, f"message {seq} in {stream.path}"
+        message = next(
+            m for r, m in fresh if r == rank and (None if m is None else m.content) == content
         )
-        message = fresh.pop(at)[1]
+        fresh.remove((rank, message))
         if message is not None:
             message.seq = seq
             model.messages.append(message)

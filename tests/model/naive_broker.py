@@ -619,7 +619,12 @@ def _copies(subscription: NaiveEntity, content: Content) -> list[Content]:
     matches, one for all the others together (E8)."""
     matching = [r for r in subscription.rules.values() if RULES[r.name].matches(content)]
     plain = [content] if any(r.action is None for r in matching) else []
-    return plain + [RULES[r.name].act(content) for r in matching if r.action is not None]
+    changed = [
+        RULES[r.name].act(content).with_properties({"RuleName": r.name})
+        for r in matching
+        if r.action is not None
+    ]
+    return plain + changed
 
 
 def _transfer_reason(kind: ErrorKind) -> str:

@@ -1,11 +1,11 @@
-"""Two brokers for the whole run; a fresh queue, a proxy and an empty backlog for each test."""
+"""Two brokers for the whole run; a world of its own for each test."""
 
 import os
 from collections.abc import Iterator
 
 import pytest
 from tests.pairing.live import Side
-from tests.pairing.proxy import FaultyProxy
+from tests.pairing.pairs import LiveWorld
 
 FORM = os.environ.get("TWINBUS_FORM")
 
@@ -22,25 +22,6 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side
 
 
 @pytest.fixture
-def near(sides: tuple[Side, Side]) -> Side:
-    """The primary."""
-    return sides[0]
-
-
-@pytest.fixture
-def far(sides: tuple[Side, Side]) -> Side:
-    """The secondary, with no backlog queue yet."""
-    sides[1].clear_backlog()
-    return sides[1]
-
-
-@pytest.fixture
-def proxy(near: Side) -> Iterator[FaultyProxy]:
-    """The road to the primary."""
-    with FaultyProxy(near.broker.amqp_port) as road:
-        yield road
-
-
-@pytest.fixture
-def queue(near: Side) -> str:
-    return near.new_queue()
+def world(sides: tuple[Side, Side]) -> Iterator[LiveWorld]:
+    with LiveWorld(*sides) as own:
+        yield own

@@ -18,8 +18,6 @@ from tests.support.broker import KEY, KEY_NAME, Broker
 
 _numbers = itertools.count(1)
 
-BACKLOG = "localhost/x-servicebus-transfer/{}"
-
 
 class Side:
     """One namespace of a pair."""
@@ -46,10 +44,12 @@ class Side:
             f"SharedAccessKeyName={KEY_NAME};SharedAccessKey={KEY}"
         )
 
-    def connection_string(self, port: int | None = None, key: str = KEY) -> str:
-        """How to reach it, maybe through a proxy's port or with another key."""
+    def connection_string(
+        self, port: int | None = None, key: str = KEY, host: str = "localhost"
+    ) -> str:
+        """How to reach it, maybe through a proxy's port, with another key or by another name."""
         return (
-            f"Endpoint=sb://localhost:{port or self.broker.amqp_port};"
+            f"Endpoint=sb://{host}:{port or self.broker.amqp_port};"
             f"SharedAccessKeyName={KEY_NAME};SharedAccessKey={key};UseDevelopmentEmulator=true"
         )
 
@@ -97,11 +97,6 @@ class Side:
 
     def dead_letters(self, queue: str, count: int) -> list[ServiceBusReceivedMessage]:
         return self.receive(queue, count, sub_queue=ServiceBusSubQueue.DEAD_LETTER)
-
-    def clear_backlog(self) -> None:
-        for queue in list(self.admin.list_queues()):
-            if "/x-servicebus-transfer/" in queue.name:
-                self.admin.delete_queue(queue.name)
 
     def close(self) -> None:
         self.admin.close()

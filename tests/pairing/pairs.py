@@ -1,22 +1,25 @@
 """Pairs for tests: short intervals, and the events kept in order."""
 
 import asyncio
+import itertools
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+from azure.servicebus import ServiceBusReceivedMessage
 from tests.pairing.live import Side
+from tests.pairing.proxy import FaultyProxy
 from tests.pairing.scripted import ScriptedNamespace
-from tests.support.broker import KEY
 
 from twinbus.pairing import PairedServiceBusClient, SendAvailabilityPairedNamespaceOptions
 from twinbus.pairing import sync as threads
 from twinbus.pairing.events import Event
+from twinbus.pairing.names import backlog_queue_name
 
 SHORT: dict[str, Any] = {
     "failover_interval": timedelta(0),
     "ping_primary_interval": timedelta(seconds=1),
-    "operation_timeout": timedelta(seconds=5),
+    "operation_timeout": timedelta(seconds=15),
     "syphon_retry_interval": timedelta(seconds=0.5),
     "backlog_queue_count": 2,
 }
@@ -58,34 +61,65 @@ def scripted_pair(
     return client, events
 
 
-def live_pair(
-    near: Side, far: Side, port: int | None = None, key: str = KEY, **settings: Any
-) -> tuple[PairedServiceBusClient, list[Event]]:
-    """A pair of the two brokers, the primary maybe seen through a proxy's port."""
-    events: list[Event] = []
-    options = SendAvailabilityPairedNamespaceOptions(
-        secondary=far.connection_string(),
-        administration=far.administration(),
-        **(SHORT | settings),
-    )
-    primary = near.connection_string(port, key)
-    return PairedServiceBusClient(primary, options, on_event=events.append), events
+class LiveWorld:
+    """Two live brokers, and a name for the primary that no other test uses.
 
+    Backlog queues are called after the primary's host, so a name of one's own means backlog
+    queues of one's own. The names are all 127.0.0.1, written as a number with more or
+    fewer zeros.
+    """
 
-def live_threads_pair(
-    near: Side, far: Side, port: int | None = None, **settings: Any
-) -> tuple[threads.PairedServiceBusClient, list[Event]]:
-    """The same for the synchronous client."""
-    events: list[Event] = []
-    options = SendAvailabilityPairedNamespaceOptions(
-        secondary=far.connection_string(),
-        administration=far.administration_for_threads(),
-        **(SHORT | settings),
-    )
-    client = threads.PairedServiceBusClient(
-        near.connection_string(port), options, on_event=events.append
-    )
-    return client, events
+    _zeros = itertools.count(1)
+
+    def __init__(self, near: Side, far: Side) -> None:
+        self.near = near
+        self.far = far
+        self.host = f"0x{'0' * next(self._zeros)}7f000001"
+
+    def __enter__(self) -> "LiveWorld":
+        self.proxy = FaultyProxy(self.near.broker.amqp_port)
+        self.queue = self.near.new_queue()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.proxy.close()
+
+    def backlog(self, index: int) -> str:
+        return backlog_queue_name(self.host, index)
+
+    @property
+    def primary(self) -> str:
+        """The connection string of the primary, through the proxy."""
+        return self.near.connection_string(self.proxy.port, host=self.host)
+
+    def backlog_count(self, queues: int = 2) -> int:
+        return sum(self.far.total(self.backlog(index)) for index in range(queues))
+
+    def pair(
+        self, primary: Any = None, **settings: Any
+    ) -> tuple[PairedServiceBusClient, list[Event]]:
+        """A pair of the two, and the events as they will come."""
+        events: list[Event] = []
+        options = self.options(self.far.administration(), **settings)
+        client = PairedServiceBusClient(primary or self.primary, options, on_event=events.append)
+        return client, events
+
+    def threads_pair(self, **settings: Any) -> tuple[threads.PairedServiceBusClient, list[Event]]:
+        """The same for the synchronous client."""
+        events: list[Event] = []
+        options = self.options(self.far.administration_for_threads(), **settings)
+        return threads.PairedServiceBusClient(self.primary, options, on_event=events.append), events
+
+    def options(self, administration: Any, **settings: Any) -> Any:
+        return SendAvailabilityPairedNamespaceOptions(
+            administration=administration,
+            **(SHORT | {"secondary": self.far.connection_string()} | settings),
+        )
+
+    async def receive(
+        self, queue: str, count: int, **receiver: Any
+    ) -> list[ServiceBusReceivedMessage]:
+        return await asyncio.to_thread(self.near.receive, queue, count, **receiver)
 
 
 async def until(condition: Callable[[], Any], seconds: float = 15) -> None:

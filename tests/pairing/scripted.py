@@ -31,6 +31,8 @@ class ScriptedNamespace:
         #: Every payload that was accepted, and every one that was offered.
         self.accepted: list[tuple[str, bytes]] = []
         self.offered: list[tuple[str, bytes]] = []
+        #: Every entity that a receiver asked for messages, once for each time it asked.
+        self.polled: list[str] = []
         self._loop = BackgroundLoop()
         self._server: asyncio.Server = self._loop.call(self._listen())
         self.port: int = self._server.sockets[0].getsockname()[1]
@@ -83,6 +85,11 @@ class _Peer(asyncio.Protocol, Handler):
             link.grant(100)
         elif link.source.address == "$cbs":
             self._answers = link
+
+    def on_flow(self, link: Link) -> None:
+        entity = strip_authority(link.source.address or "").casefold()
+        if link.credit > 0 and not entity.startswith("$"):
+            self._namespace.polled.append(entity)
 
     def on_transfer(
         self,

@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.pairing.live import BACKLOG, Side, wait_until
+from tests.pairing.live import Side, wait_until
+
+from twinbus.pairing.names import backlog_queue_name
 
 PROJECT = Path(__file__).resolve().parents[2]
 BACKLOG_QUEUES = 4
@@ -99,7 +101,7 @@ def run(near: Side, far: Side, processes: int, senders: int, cycles: int, pause_
         torment(near, far, random.Random(seed), cycles)
         time.sleep(2)
         answers = [worker.finish() for worker in workers]
-        names = [BACKLOG.format(index) for index in range(BACKLOG_QUEUES)]
+        names = [backlog_queue_name("localhost", index) for index in range(BACKLOG_QUEUES)]
         wait_until(lambda: all(far.total(name) == 0 for name in names), 120)
     sent = [message_id for answer in answers for message_id in answer["sent"]]
     arrived = Counter(
@@ -114,11 +116,11 @@ def run(near: Side, far: Side, processes: int, senders: int, cycles: int, pause_
     assert set(sent) - arrived.keys() == set(), f"lost, with seed {seed}"
 
 
-def test_nothing_is_lost_when_brokers_are_killed(near: Side, far: Side) -> None:
-    run(near, far, processes=2, senders=4, cycles=2, pause_s=0.02)
+def test_nothing_is_lost_when_brokers_are_killed(sides: tuple[Side, Side]) -> None:
+    run(*sides, processes=2, senders=4, cycles=1, pause_s=0.02)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_nothing_is_lost_in_the_long_run(near: Side, far: Side) -> None:
-    run(near, far, processes=5, senders=10, cycles=10, pause_s=0.05)
+def test_nothing_is_lost_in_the_long_run(sides: tuple[Side, Side]) -> None:
+    run(*sides, processes=5, senders=10, cycles=10, pause_s=0.05)

@@ -8,9 +8,8 @@ import threading
 
 import pytest
 from azure.servicebus import ServiceBusMessage
-from tests.pairing.live import BACKLOG, Side, wait_until
-from tests.pairing.pairs import live_threads_pair, seen
-from tests.pairing.proxy import FaultyProxy
+from tests.pairing.live import wait_until
+from tests.pairing.pairs import LiveWorld, seen
 
 from twinbus.pairing.events import EntityFailedOver, EntityRecovered, MessageSyphoned
 from twinbus.pairing.sync import SendWindow, UnsentError
@@ -19,17 +18,16 @@ from twinbus.pairing.sync import SendWindow, UnsentError
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
-def test_failover_syphon_and_recovery(
-    near: Side, far: Side, proxy: FaultyProxy, queue: str
-) -> None:
-    client, events = live_threads_pair(near, far, proxy.port, enable_syphon=True)
+def test_failover_syphon_and_recovery(world: LiveWorld) -> None:
+    queue = world.queue
+    client, events = world.threads_pair(enable_syphon=True)
     with client, client.get_queue_sender(queue) as sender:
         sender.send_messages(ServiceBusMessage("0"))
-        proxy.refuse()
+        world.proxy.refuse()
         sender.send_messages(ServiceBusMessage("1"))
         sender.send_messages([ServiceBusMessage("2"), ServiceBusMessage("3")])
         assert len(seen(events, EntityFailedOver)) == 1
-        proxy.heal()
+        world.proxy.heal()
         wait_until(lambda: seen(events, EntityRecovered))
         wait_until(lambda: len(seen(events, MessageSyphoned)) == 3)
         sender.send_messages(ServiceBusMessage("4"))
@@ -40,15 +38,14 @@ def test_failover_syphon_and_recovery(
     assert threading.active_count() < 10
 
 
-def test_s4_a_window_overlaps_sends_and_forgets_none(
-    near: Side, far: Side, proxy: FaultyProxy, queue: str
-) -> None:
-    client, _ = live_threads_pair(near, far, proxy.port)
+def test_s4_a_window_overlaps_sends_and_forgets_none(world: LiveWorld) -> None:
+    queue = world.queue
+    client, _ = world.threads_pair()
     with client, client.get_queue_sender(queue, max_in_flight=5) as sender:
         with SendWindow(sender, 5) as window:
             for number in range(20):
                 window.send(ServiceBusMessage(str(number)))
-        assert near.count(queue) == 20
+        assert world.near.count(queue) == 20
         too_large = ServiceBusMessage(b"x" * 300_000)
         window.send(ServiceBusMessage("fits"))
         window.send(too_large)
@@ -56,22 +53,23 @@ def test_s4_a_window_overlaps_sends_and_forgets_none(
             window.drain()
         assert [message for message, _ in caught.value.failures] == [too_large]
         window.drain()
-    assert near.count(queue) == 21
+    assert world.near.count(queue) == 21
 
 
-def test_p11_the_command_moves_and_reports(near: Side, far: Side, queue: str) -> None:
-    client, _ = live_threads_pair(near, far)
-    near.set_status(queue, "SendDisabled")
+def test_p11_the_command_moves_and_reports(world: LiveWorld) -> None:
+    queue = world.queue
+    client, _ = world.threads_pair()
+    world.near.set_status(queue, "SendDisabled")
     with client, client.get_queue_sender(queue) as sender:
         sender.send_messages([ServiceBusMessage(str(number)) for number in range(7)])
-    near.set_status(queue, "Active")
+    world.near.set_status(queue, "Active")
     program = "import typer; from twinbus.pairing.command import syphon; typer.run(syphon)"
     command = [sys.executable, "-c", program, "--backlog-queues", "2", "--retry", "0.5"]
-    command += ["--primary", near.connection_string(), "--secondary", far.connection_string()]
+    command += ["--primary", world.primary, "--secondary", world.far.connection_string()]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
-            wait_until(lambda: near.count(queue) == 7)
-            wait_until(lambda: far.total(BACKLOG.format(0)) + far.total(BACKLOG.format(1)) == 0)
+            wait_until(lambda: world.near.count(queue) == 7)
+            wait_until(lambda: world.backlog_count() == 0)
         finally:
             process.send_signal(signal.SIGINT)
             said, _ = process.communicate(timeout=20)

@@ -89,7 +89,7 @@ async def send_plainly(stage: Stage, node: Node, entity: str) -> None:
         async with asyncio.timeout(_OPERATION_S):
             link = await peer.sender(entity)
         while not stage.is_over.is_set():
-            await stage.pause(1.5)
+            await stage.pause(2)
             async with asyncio.timeout(_OPERATION_S), asyncio.TaskGroup() as group:
                 for _ in range(stage.random.choice((1, 1, 1, 4))):
                     group.create_task(_send_some(stage, peer, link, node, entity))

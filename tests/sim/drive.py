@@ -169,5 +169,9 @@ def _flipped(data: bytearray, offset: int, length: int, random: Random) -> None:
 def _misplaced(data: bytearray, offset: int, length: int, random: Random) -> None:
     batch = data[offset : offset + length]
     data[offset : offset + length] = bytes(length)
+    later = bytes(data[offset + length :])
     elsewhere = random.randrange(max(1, len(data) - length))
     data[elsewhere : elsewhere + length] = batch
+    # What came after was written after it, over whatever lay there.
+    written = len(later.rstrip(b"\0"))
+    data[offset + length : offset + length + written] = later[:written]

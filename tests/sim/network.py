@@ -210,9 +210,10 @@ class Wire:
             self._client.broker_lost_us()
 
     def drop_broker(self) -> None:
-        """The broker's process is gone; nobody is left to be told on its side."""
+        """The broker's process is gone. Its end is told only so that its timers stop."""
         if not self.broker_end_closed:
             self.broker_end_closed = True
+            self._protocol.connection_lost(None)
             assert self._client is not None
             self._client.broker_lost_us()
         self._end_client()

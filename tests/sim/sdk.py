@@ -108,9 +108,11 @@ class SimSender(_Handler):
 
     def _send(self, payload: bytes, peer: Peer) -> Send:
         properties = _properties(payload)
-        mid = str(properties[0])
+        # The SDK gives a ping an id by chance, which would be the one thing not from the seed.
+        is_ping = properties[6] == PING_CONTENT_TYPE
+        mid = "ping" if is_ping else str(properties[0])
         send = self._client.auditor.send_again(peer.node, self._queue, mid)
-        send.is_ping = properties[6] == PING_CONTENT_TYPE
+        send.is_ping = is_ping
         return send
 
 

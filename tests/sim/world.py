@@ -37,7 +37,7 @@ BACKLOG = [f"{PRIMARY}/x-servicebus-transfer/{index}" for index in range(2)]
 LOCK_MS = 5000
 SESSIONS = ("amber", "birch")
 ALL, EVEN = "news/Subscriptions/all", "news/Subscriptions/even"
-RUN_S = 45.0
+RUN_S = 20.0
 DRAIN_S = 240.0
 
 
@@ -150,7 +150,7 @@ class World:
         ]
         kinds, weights = zip(*faults, strict=True)
         while True:
-            await asyncio.sleep(self.random.uniform(0.2, 6))
+            await asyncio.sleep(self.random.uniform(0.2, 3))
             node = self.primary if self.random.random() < 0.7 else self.secondary
             (fault,) = self.random.choices(kinds, weights)
             self.auditor.note("fault", node.name, fault.__name__)

@@ -1,6 +1,6 @@
 """What is served on the HTTP port, by path."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
@@ -9,25 +9,36 @@ from twinbus.admin.api import BODY_BYTES_MAX, AdminApi
 from twinbus.admin.ports import Namespaces
 from twinbus.admin.websocket import ProtocolFactory, WebSocketDoor
 
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
 
 def make_application(
-    namespaces: Namespaces, amqp_connection: ProtocolFactory, clock_ms: Callable[[], int]
+    namespaces: Namespaces,
+    amqp_connection: ProtocolFactory,
+    clock_ms: Callable[[], int],
+    metrics: Answer | None = None,
 ) -> web.Application:
-    """Put the admin API, health and AMQP over WebSocket together.
+    """Put the admin API, health, metrics and AMQP over WebSocket together.
 
     `amqp_connection` makes the protocol of one AMQP connection, as for a TCP listener.
     """
     api = AdminApi(namespaces, clock_ms)
     door = WebSocketDoor(amqp_connection)
 
-    async def health(request: web.Request) -> web.Response:
-        # A queue may be called "health": requests about entities name an API version.
-        if "api-version" in request.query:
-            return await api.answer(request)
+    async def health(request: web.Request) -> web.StreamResponse:
         return web.json_response({"status": "healthy"})
 
+    def unless_entity(page: Answer) -> Answer:
+        # A queue may have a page's name: requests about entities name an API version.
+        async def answer(request: web.Request) -> web.StreamResponse:
+            return await (api.answer if "api-version" in request.query else page)(request)
+
+        return answer
+
     application = web.Application(client_max_size=BODY_BYTES_MAX)
-    application.router.add_get("/health", health)
+    application.router.add_get("/health", unless_entity(health))
+    if metrics is not None:
+        application.router.add_get("/metrics", unless_entity(metrics))
     application.router.add_get(websocket.PATH, door.enter)
     # Not ".*": a path may even hold a line feed, and is to be refused like any other.
     application.router.add_route("*", r"/{path:[\s\S]*}", api.answer)

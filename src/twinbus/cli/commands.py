@@ -79,9 +79,7 @@ class Setting:
         return Annotated[self.kind | None, typer.Option(option, help=self.help, show_default=False)]
 
 
-def command(
-    app: typer.Typer, name: str, settings: tuple[Setting, ...] = ()
-) -> Callable[[F], F]:
+def command(app: typer.Typer, name: str, settings: tuple[Setting, ...] = ()) -> Callable[[F], F]:
     """Declare a command of `app`; see the module's beginning."""
 
     def declare(function: F) -> F:

@@ -1,6 +1,7 @@
 """How a command ends: the exit codes, and one clear line for whatever went wrong."""
 
 import html
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -16,8 +17,7 @@ EXISTS = 5
 INTERRUPTED = 130
 
 CODES = (
-    "Exit codes: 0 done, 1 failure, 2 wrong usage, 3 not found, 4 not authorized,"
-    " 5 exists already."
+    "Exit codes: 0 done, 1 failure, 2 wrong usage, 3 not found, 4 not authorized, 5 exists already."
 )
 
 
@@ -40,7 +40,7 @@ def one_line_errors() -> Iterator[None]:
         raise typer.Exit(INTERRUPTED) from None
     except BrokenPipeError:
         # Whoever read our output has seen enough; the interpreter must not flush into it.
-        sys.stdout = None  # type: ignore[assignment]
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(0) from None
     except Exception as error:
         code = _code(error)
@@ -56,9 +56,22 @@ def _line(error: Exception) -> str:
     detail = re.search(r"<Detail>(.*?)</Detail>", text)
     if detail is not None:
         return html.unescape(detail[1])
+    inner = _refused_token(error)
+    if inner is not None:
+        return inner[1]
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return text
+
+
+def _refused_token(error: Exception) -> tuple[int, str] | None:
+    """Status and text of a token that was refused.
+
+    A broker says so too where there is no such entity, and the SDK keeps it to itself.
+    """
+    inner = " ".join(str(getattr(error, "inner_exception", None)).split())
+    found = re.search(r"Status code: (\d+) Description: (.*)", inner)
+    return None if found is None else (int(found[1]), found[2])
 
 
 def _code(error: Exception) -> int | None:
@@ -76,7 +89,10 @@ def _sdk_code(error: Exception) -> int | None:
         from azure.servicebus import exceptions as bus
     except ImportError:
         return None
-    if isinstance(error, core.ResourceNotFoundError | bus.MessagingEntityNotFoundError):
+    refused = _refused_token(error)
+    if isinstance(error, core.ResourceNotFoundError | bus.MessagingEntityNotFoundError) or (
+        refused is not None and refused[0] == 404
+    ):
         return NOT_FOUND
     if isinstance(error, core.ResourceExistsError | bus.MessagingEntityAlreadyExistsError):
         return EXISTS

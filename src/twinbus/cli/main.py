@@ -8,11 +8,13 @@ import typer
 from twinbus import __version__
 from twinbus.cli import (
     dead_letter,
+    doctor,
     queue,
     receive,
     rule,
     send,
     subscription,
+    syphon,
     topic,
     transfer,
 )
@@ -31,6 +33,8 @@ app.add_typer(rule.app, name="rule")
 app.add_typer(dead_letter.app, name="dead-letter")
 for single in (send.app, receive.app, transfer.app):
     app.registered_commands += single.registered_commands
+app.command()(syphon.syphon)
+app.command()(doctor.doctor)
 
 
 def _version(wanted: bool) -> None:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from twinbus.cli.failures import FAILURE, NOT_FOUND, REFUSED, CommandError
 from twinbus.cli.message_form import to_json
-from twinbus.pairing.sdk import amqp_long, amqp_timestamp
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusClient
@@ -38,9 +37,10 @@ class Node:
     """The management node of one entity or sub-queue."""
 
     def __init__(self, client: ServiceBusClient, path: str) -> None:
+        made_by: Any = client
         # The SDK's only handler that opens no link of its own: a receiver's would be refused
         # by an entity with sessions, a sender's by a subscription.
-        self._handler: Any = client._create_session_browser(path)
+        self._handler: Any = made_by._create_session_browser(path)
 
     def request(self, operation: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Ask; gives the answer's map, empty if there is nothing."""
@@ -74,8 +74,8 @@ class Node:
     ) -> list[bytes]:
         """One page of encoded messages, in the order of their sequence numbers."""
         body: dict[str, Any] = {
-            "from-sequence-number": amqp_long(from_sequence_number),
-            "message-count": {"TYPE": "INT", "VALUE": min(count_max, _PAGE)},
+            "from-sequence-number": _typed("LONG", from_sequence_number),
+            "message-count": _typed("INT", min(count_max, _PAGE)),
         }
         if state is not None:
             body["state"] = state
@@ -97,16 +97,23 @@ class Node:
 
     def resubmit(self, sequence_numbers: Sequence[int]) -> int:
         """Put dead letters back where they died, all in one step (this broker only)."""
-        numbers = [amqp_long(number) for number in sequence_numbers]
+        numbers = [_typed("LONG", number) for number in sequence_numbers]
         return int(self.request("twinbus:resubmit", {"sequence-numbers": numbers})["message-count"])
 
     def delete(self, before_ms: int) -> int:
         """Remove some messages that came before a time; gives how many, 0 at the end."""
         body = {
-            "message-count": {"TYPE": "INT", "VALUE": _DELETED_AT_ONCE},
-            "enqueued-time-utc": amqp_timestamp(before_ms),
+            "message-count": _typed("INT", _DELETED_AT_ONCE),
+            "enqueued-time-utc": _typed("TIMESTAMP", before_ms),
         }
-        return int(self.request("com.microsoft:batch-delete-messages", body).get("message-count", 0))
+        return int(
+            self.request("com.microsoft:batch-delete-messages", body).get("message-count", 0)
+        )
+
+
+def _typed(kind: str, value: Any) -> dict[str, Any]:
+    """A value with its AMQP type, as the SDK's encoder takes it."""
+    return {"TYPE": kind, "VALUE": value}
 
 
 def _answer(status: int, message: Any, description: Any, **_: Any) -> tuple[int, Any, str]:

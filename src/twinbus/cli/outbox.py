@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twinbus.cli.message_form import Encoded
-from twinbus.pairing.sdk import fill_raw
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusSender
@@ -38,6 +37,9 @@ class Outbox:
 
     def flush(self) -> int:
         """Send what waits; gives how many that were."""
+        # Where the SDK is not installed, nobody gets here.
+        from twinbus.pairing.sdk import fill_raw
+
         if not self._waiting:
             return 0
         batch = self._sender.create_message_batch()

@@ -12,7 +12,6 @@ from typing import Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -67,6 +66,14 @@ class Printer:
     @contextmanager
     def progress(self, what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
         """Show how far a long thing has come; gives the function to tell it with."""
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+        )
+
         columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         quiet = not sys.stderr.isatty()
         with Progress(*columns, console=self._aside, transient=True, disable=quiet) as bar:
@@ -94,5 +101,3 @@ def _cell(value: object) -> str:
     if isinstance(value, Mapping | list):
         return json.dumps(value, ensure_ascii=False)
     return str(value)
-
-

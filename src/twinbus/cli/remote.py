@@ -27,7 +27,7 @@ CA_VARIABLE = "TWINBUS_CA"
 DEFAULT_ADMIN_PORT = 5300
 DEFAULT_CA = Path("twinbus-data") / "tls" / "ca.pem"
 # A command has someone waiting for it: it gives up sooner than a service would.
-_RETRIES = 2
+_RETRIES = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Remote:
         return str(DEFAULT_CA) if is_loopback(self.host) and DEFAULT_CA.exists() else None
 
     def client(self) -> ServiceBusClient:
-        _need_sdk()
+        need_sdk()
         from azure.servicebus import ServiceBusClient
 
         return _checked(
@@ -96,7 +96,7 @@ class Remote:
         )
 
     def admin(self) -> ServiceBusAdministrationClient:
-        _need_sdk()
+        need_sdk()
         from azure.servicebus.management import ServiceBusAdministrationClient
 
         # Given only where there is one: the transport takes None for "trust anybody".
@@ -130,7 +130,7 @@ def _without_scheme(endpoint: str) -> str:
     return endpoint.partition("://")[2].strip("/") if "://" in endpoint else endpoint.strip("/")
 
 
-def _need_sdk() -> None:
+def need_sdk() -> None:
     try:
         import azure.servicebus  # noqa: F401
     except ImportError as error:

@@ -24,7 +24,7 @@ Topic = Annotated[str, typer.Argument(help="The topic's name.")]
 Subscription = Annotated[str, typer.Argument(help="The subscription's name.")]
 Name = Annotated[str, typer.Argument(help="The rule's name.")]
 Sql = Annotated[
-    str | None, typer.Option("--sql", help="Messages for which this holds, e.g. \"amount > 10\".")
+    str | None, typer.Option("--sql", help='Messages for which this holds, e.g. "amount > 10".')
 ]
 Match = Annotated[
     list[str] | None,
@@ -44,7 +44,7 @@ Property = Annotated[
     ),
 ]
 Action = Annotated[
-    str | None, typer.Option("--action", help="Change them so, e.g. \"SET priority = 1\".")
+    str | None, typer.Option("--action", help='Change them so, e.g. "SET priority = 1".')
 ]
 
 _MATCHED = {
@@ -131,9 +131,7 @@ def _filter(sql: str | None, match: list[str] | None, own: list[str] | None) -> 
     for text in match or []:
         name, separator, value = text.partition("=")
         if not separator or name not in _MATCHED:
-            raise CommandError(
-                f"--match {text}: use NAME=VALUE with {', '.join(_MATCHED)}", USAGE
-            )
+            raise CommandError(f"--match {text}: use NAME=VALUE with {', '.join(_MATCHED)}", USAGE)
         wanted[_MATCHED[name]] = value
     properties = {name: _sdk_value(value) for name, value in map(property_value, own or [])}
     return CorrelationRuleFilter(properties=properties, **wanted)

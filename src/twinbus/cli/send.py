@@ -100,9 +100,7 @@ def _objects(file: TextIO, path: Path) -> Iterator[dict[str, Any]]:
         yield found
 
 
-def _messages(
-    bodies: list[str], files: list[Path], lines: Path | None
-) -> Iterator[dict[str, Any]]:
+def _messages(bodies: list[str], files: list[Path], lines: Path | None) -> Iterator[dict[str, Any]]:
     for text in bodies:
         yield _with_body(sys.stdin.buffer.read()) if text == "-" else {"body": text}
     for path in files:

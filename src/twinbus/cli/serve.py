@@ -127,8 +127,11 @@ async def _serve(options: Options, config: Config, key: str, is_new: bool) -> No
     if options.admin_port is not None:
         from twinbus.admin.application import make_application
         from twinbus.admin.listener import HttpListener
+        from twinbus.admin.metrics import MetricsPage
 
-        application = make_application(service, service.amqp.make_protocol, service.broker.clock)
+        application = make_application(
+            service, service.amqp.make_protocol, service.broker.clock, MetricsPage(service).answer
+        )
         http = HttpListener(application, tls)
         await http.start(options.host, options.admin_port)
         ports["admin"] = http.port

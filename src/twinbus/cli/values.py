@@ -107,8 +107,7 @@ def from_json(given: Json) -> object:
         return given
     if len(given) != 1:
         raise ValueError(
-            f"a value that is an object has one key, its type, not {len(given)}:"
-            f" {', '.join(given)}"
+            f"a value that is an object has one key, its type, not {len(given)}: {', '.join(given)}"
         )
     ((tag, inside),) = given.items()
     reader = _READERS.get(tag)

@@ -144,12 +144,12 @@ def test_r6_the_renewing_helper_keeps_a_lock(bus: Bus, client: ServiceBusClient)
     """R6: for the stated time, over more than one LockDuration."""
     queue = bus.queue(lock_duration=BRIEF)
     send(client, queue, "a")
-    with AutoLockRenewer(max_lock_renewal_duration=9) as renewer:
-        with receiver_of(client, queue) as receiver:
-            message = take_one(receiver)
-            renewer.register(receiver, message)
-            time.sleep(8)
-            receiver.complete_message(message)
+    renewer = AutoLockRenewer(max_lock_renewal_duration=9)
+    with renewer, receiver_of(client, queue) as receiver:
+        message = take_one(receiver)
+        renewer.register(receiver, message)
+        time.sleep(8)
+        receiver.complete_message(message)
     assert_empty(client, queue)
 
 

@@ -83,16 +83,16 @@ def test_e6_next_available_session(bus: Bus, client: ServiceBusClient) -> None:
     """E6 R9: free sessions one after the other; when there is none, the wait ends."""
     queue = bus.queue(requires_session=True)
     send(client, queue, *in_session("one", "1"), *in_session("two", "2"))
-    with accept(client, queue, NEXT_AVAILABLE_SESSION) as first:
-        with accept(client, queue, NEXT_AVAILABLE_SESSION) as second:
-            assert first.session is not None
-            assert second.session is not None
-            held = {first.session.session_id, second.session.session_id}
-            assert held == {"one", "two"}
-            began = time.monotonic()
-            with pytest.raises(OperationTimeoutError):
-                accept(client, queue, NEXT_AVAILABLE_SESSION, max_wait_time=1).__enter__()
-            assert 0.8 < time.monotonic() - began < 5
+    first = accept(client, queue, NEXT_AVAILABLE_SESSION)
+    second = accept(client, queue, NEXT_AVAILABLE_SESSION)
+    with first, second:
+        assert first.session is not None
+        assert second.session is not None
+        assert {first.session.session_id, second.session.session_id} == {"one", "two"}
+        began = time.monotonic()
+        with pytest.raises(OperationTimeoutError):
+            accept(client, queue, NEXT_AVAILABLE_SESSION, max_wait_time=1).__enter__()
+        assert 0.8 < time.monotonic() - began < 5
 
 
 def test_e6_next_available_session_waits_for_one(bus: Bus, client: ServiceBusClient) -> None:

@@ -309,8 +309,8 @@ def test_e8_a_bad_filter_is_refused_with_its_position(bus: Bus, expression: str)
         assert refused.value.status_code == 400
         assert "TrackingId:" in str(refused.value)
         assert "position" in str(refused.value) or "1024" in str(refused.value)
+        bad = SqlRuleAction("SET = 3")
         with pytest.raises(HttpResponseError):
-            bad = SqlRuleAction("SET = 3")
             admin.create_rule(topic, sub, "bad", filter=TrueRuleFilter(), action=bad)
     assert [rule.name for rule in bus.rules(topic, sub)] == ["$Default"]
 

@@ -323,7 +323,7 @@ def test_e10_a_crash_during_the_commit(bus: Bus) -> None:
     dice = random.Random(seed)
     with bus.another() as other:
         source, first, second = (other.queue() for _ in range(3))
-        for number in range(6):
+        for number in range(5):
             send_with_proton(other, source, f"order {number}")
             outcome = ""
             with doomed(other) as connection:

@@ -1,0 +1,276 @@
+"""An outage, seen live: two brokers, a sender, a receiver, and the primary killed in between.
+
+    python examples/demo.py [--rate 50] [--outage 8]
+
+It starts the primary and the secondary as two processes, pairs them, sends at a steady rate,
+kills the primary, restarts it and lets the syphon drain the backlog. At the end a table says
+what was sent, what arrived, what it cost (C2), and that nothing was lost.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.aio import ServiceBusClient
+from azure.servicebus.aio.management import ServiceBusAdministrationClient
+from azure.servicebus.exceptions import ServiceBusError
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from twinbus.pairing import PairedServiceBusClient, SendAvailabilityPairedNamespaceOptions
+from twinbus.pairing.events import (
+    EntityFailedOver,
+    EntityRecovered,
+    Event,
+    MessagesBacklogged,
+    MessageSyphoned,
+    PingSent,
+)
+
+KEY = "ZGVtby1rZXktb25seS1mb3ItdGhlLWRlbW8tMzItYnk="
+QUEUE = "orders"
+BACKLOG_QUEUES = 2
+
+
+class BrokerProcess:
+    """One broker in a process of its own, on a directory that outlives it."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._ports = ("0", "0")
+        directory.mkdir(parents=True)
+        self.start()
+
+    def start(self) -> None:
+        amqp, admin = self._ports
+        command = [sys.executable, "-m", "twinbus", "serve", "--json"]
+        command += ["--data-dir", str(self._directory / "data"), "--amqp-port", amqp]
+        command += ["--amqps-port", "off", "--admin-port", admin]
+        with (self._directory / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=os.environ | {"TWINBUS_SAS_KEY": KEY},
+            )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit(f"The broker did not start; see {self._directory / 'log'}")
+        ports = json.loads(line)["ports"]
+        # The same ports after a restart: clients come back to where they were.
+        self._ports = (str(ports["amqp"]), str(ports["admin"]))
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        self._process.send_signal(signal.SIGTERM)
+        self._process.wait(20)
+
+    @property
+    def connection_string(self) -> str:
+        return f"{self._endpoint(self._ports[0])};UseDevelopmentEmulator=true"
+
+    def administration(self) -> ServiceBusAdministrationClient:
+        return ServiceBusAdministrationClient.from_connection_string(
+            self._endpoint(self._ports[1]),
+            connection_verify=str(self._directory / "data" / "tls" / "ca.pem"),
+        )
+
+    @staticmethod
+    def _endpoint(port: str) -> str:
+        return (
+            f"Endpoint=sb://localhost:{port};"
+            f"SharedAccessKeyName=RootManageSharedAccessKey;SharedAccessKey={KEY}"
+        )
+
+
+class Story:
+    """What has happened so far, and how it looks."""
+
+    def __init__(self) -> None:
+        self.began = time.monotonic()
+        self.phase = "starting"
+        self.sent: set[str] = set()
+        self.failed = 0
+        self.arrived: Counter[str] = Counter()
+        self.backlogged = 0
+        self.syphoned = 0
+        self.pings = 0
+        self.longest_send_s = 0.0
+        self.lines: list[str] = []
+
+    def tell(self, event: Event) -> None:
+        if isinstance(event, MessagesBacklogged):
+            self.backlogged += event.count
+        elif isinstance(event, MessageSyphoned):
+            self.syphoned += 1
+        elif isinstance(event, PingSent):
+            self.pings += 1
+        elif isinstance(event, EntityFailedOver):
+            self.say("failed over: sends go to the backlog")
+        elif isinstance(event, EntityRecovered):
+            self.say(f"recovered after {event.failed_over_ms / 1000:.1f} s: back on the primary")
+
+    def say(self, text: str) -> None:
+        self.lines.append(f"{time.monotonic() - self.began:6.1f} s  {text}")
+
+    def view(self) -> Group:
+        table = Table(title=f"Paired namespaces: {self.phase}")
+        for heading in ("sent", "arrived", "sent to the backlog", "syphoned", "pings"):
+            table.add_column(heading, justify="right")
+        numbers = (len(self.sent), len(self.arrived), self.backlogged, self.syphoned, self.pings)
+        table.add_row(*map(str, numbers))
+        return Group(table, Text("\n".join(self.lines)))
+
+    def report(self) -> Table:
+        lost = len(self.sent - self.arrived.keys())
+        direct = len(self.sent) - self.backlogged
+        table = Table("", "", title="In the end", show_header=False)
+        table.add_row("sent", str(len(self.sent)))
+        table.add_row("sends that failed", str(self.failed))
+        table.add_row("arrived", str(len(self.arrived)))
+        table.add_row("duplicates", str(self.arrived.total() - len(self.arrived)))
+        table.add_row("lost", str(lost), style="bold green" if lost == 0 else "bold red")
+        table.add_row("longest gap a sender saw", f"{self.longest_send_s:.2f} s")
+        table.add_row(
+            "cost: charged operations (C2)",
+            f"{direct} x 2 + {self.backlogged} x 4 + {self.pings} pings"
+            f" = {direct * 2 + self.backlogged * 4 + self.pings}",
+        )
+        return table
+
+
+async def send(
+    client: PairedServiceBusClient, story: Story, rate: float, stop: asyncio.Event
+) -> None:
+    """Send at a steady rate; what fails is sent again, as an application would."""
+    number = 0
+    async with client.get_queue_sender(QUEUE) as sender:
+        while not stop.is_set():
+            message = ServiceBusMessage(f"order {number}", message_id=f"order-{number}")
+            began = time.monotonic()
+            try:
+                await sender.send_messages(message)
+            except ServiceBusError:
+                story.failed += 1
+            else:
+                story.sent.add(f"order-{number}")
+                number += 1
+            took = time.monotonic() - began
+            story.longest_send_s = max(story.longest_send_s, took)
+            await asyncio.sleep(max(0.0, 1 / rate - took))
+
+
+async def receive(primary: BrokerProcess, story: Story, stop: asyncio.Event) -> None:
+    """Take what arrives in the primary; a receiver has to live with an outage (P13)."""
+    while not stop.is_set():
+        client = ServiceBusClient.from_connection_string(primary.connection_string, retry_total=0)
+        try:
+            async with client, client.get_queue_receiver(QUEUE) as receiver:
+                while not stop.is_set():
+                    for message in await receiver.receive_messages(50, max_wait_time=1):
+                        await receiver.complete_message(message)
+                        story.arrived[str(message.message_id)] += 1
+        except ServiceBusError:
+            await asyncio.sleep(0.5)
+
+
+async def draw(live: Live, story: Story) -> None:
+    while True:
+        live.update(story.view())
+        await asyncio.sleep(0.1)
+
+
+async def play(
+    primary: BrokerProcess, client: PairedServiceBusClient, story: Story, args: Any
+) -> None:
+    """The plot: quiet, an outage, the way back, and the end when everything has arrived."""
+    stop_sending, stop_receiving = asyncio.Event(), asyncio.Event()
+    sending = asyncio.create_task(send(client, story, args.rate, stop_sending))
+    receiving = asyncio.create_task(receive(primary, story, stop_receiving))
+    story.phase = "healthy"
+    story.say("sending to the primary")
+    await asyncio.sleep(args.quiet)
+    primary.kill()
+    story.phase = "the primary is down"
+    story.say("the primary was killed")
+    await asyncio.sleep(args.outage)
+    await asyncio.to_thread(primary.start)
+    story.phase = "the primary is back"
+    story.say("the primary is up again")
+    await asyncio.sleep(args.quiet)
+    stop_sending.set()
+    await sending
+    story.phase = "draining"
+    give_up = time.monotonic() + 60
+    while story.sent - story.arrived.keys() and time.monotonic() < give_up:
+        await asyncio.sleep(0.2)
+    stop_receiving.set()
+    await receiving
+    story.phase = "done"
+
+
+async def run(args: Any, directory: Path, console: Console) -> Story:
+    console.print("Starting two brokers ...")
+    primary, secondary = (BrokerProcess(directory / name) for name in ("primary", "secondary"))
+    try:
+        async with primary.administration() as administration:
+            await administration.create_queue(QUEUE)
+        options = SendAvailabilityPairedNamespaceOptions(
+            secondary=secondary.connection_string,
+            administration=secondary.administration(),
+            backlog_queue_count=BACKLOG_QUEUES,
+            failover_interval=timedelta(0),
+            ping_primary_interval=timedelta(seconds=1),
+            enable_syphon=True,
+            syphon_retry_interval=timedelta(seconds=1),
+        )
+        story = Story()
+        client = PairedServiceBusClient(primary.connection_string, options, on_event=story.tell)
+        with Live(story.view(), console=console) as live:
+            async with client:
+                drawing = asyncio.create_task(draw(live, story))
+                await play(primary, client, story, args)
+                drawing.cancel()
+            live.update(story.view())
+        return story
+    finally:
+        primary.stop()
+        secondary.stop()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rate", type=float, default=50, help="messages a second")
+    parser.add_argument("--quiet", type=float, default=4, help="seconds before and after")
+    parser.add_argument("--outage", type=float, default=8, help="seconds the primary is down")
+    args = parser.parse_args()
+    console = Console()
+    directory = Path(tempfile.mkdtemp(prefix="twinbus-demo-"))
+    try:
+        story = asyncio.run(run(args, directory, console))
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    console.print(story.report())
+    return 1 if story.sent - story.arrived.keys() else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,182 @@
+"""`/metrics`: what the broker is doing, in the form that Prometheus reads.
+
+Everything is read off the broker when somebody asks; the path of a message counts nothing for
+it. The numbers tell names and counts, not contents, so a client on this machine may read them
+as it is. Any other needs HTTP basic authentication with a policy's name and key that gives
+Listen (or Manage): it is what Prometheus can send.
+"""
+
+import base64
+import binascii
+from collections.abc import Iterable
+from ipaddress import ip_address
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+from twinbus import __version__
+from twinbus.core import names
+from twinbus.core.descriptions import LISTEN, MANAGE
+from twinbus.engine.entities import Entity
+from twinbus.engine.index import SCHEDULED
+from twinbus.engine.metering import Meter
+from twinbus.engine.namespace import Namespace
+from twinbus.engine.stream import Stream
+from twinbus.server.service import Service
+
+_ENTITY_LABELS = ("namespace", "entity")
+
+# Attribute of the meter, name of the metric, help.
+_METERED = (
+    ("sends", "messages_in", "Messages that clients sent."),
+    ("send_bytes", "bytes_in", "Bytes of messages that clients sent."),
+    ("send_units", "units_in", "Billable units of 64 KB that were sent."),
+    ("deliveries", "messages_out", "Messages that were delivered to receivers."),
+    ("delivery_bytes", "bytes_out", "Bytes of messages that were delivered."),
+    ("delivery_units", "units_out", "Billable units of 64 KB that were delivered."),
+    ("receive_calls", "receive_calls", "How often receivers asked for messages."),
+    ("settlements", "settlements", "Messages that receivers settled."),
+    ("pings", "pings", "Pings of paired namespaces."),
+    ("management_calls", "management_calls", "Requests to $management."),
+)
+
+
+class BrokerCollector(Collector):
+    """Makes metrics of a service's present state."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def collect(self) -> Iterable[Metric]:
+        yield from self._broker()
+        yield from self._entities()
+
+    def _broker(self) -> Iterable[Metric]:
+        broker = self._service.broker
+        info = GaugeMetricFamily("twinbus_info", "The broker's version.", labels=("version",))
+        info.add_metric((__version__,), 1)
+        yield info
+        yield _gauge("connections", "Open AMQP connections.", len(self._service.amqp.connections))
+        yield _gauge(
+            "accepting", "1; 0 when the disk is full or broken.", broker.hub.refusing is None
+        )
+        yield _counter("journal_commits", "Batches written and synced.", broker.commits_total)
+        yield _counter(
+            "journal_commit_seconds",
+            "Time that they took; by commits: the mean time of a sync.",
+            broker.commit_seconds_total,
+        )
+        yield _counter(
+            "journal_records",
+            "Records written; by commits: the mean size of a batch.",
+            broker.journal.next_lsn - 1,
+        )
+        segments = broker.journal.segments()
+        yield _gauge("journal_segments", "Segment files of the journal.", len(segments))
+        yield _gauge("journal_bytes", "Their size.", sum(size for _, size in segments))
+        yield _gauge("live_bytes", "Payload of all messages that exist.", broker.kernel.live_bytes)
+        yield _gauge("cached_bytes", "How much of it is in memory.", broker.kernel.cached_bytes)
+
+    def _entities(self) -> Iterable[Metric]:
+        found = [
+            ((namespace.name, entity.path), entity)
+            for namespace, _ in self._service.all()
+            for entity in _entities_of(namespace)
+        ]
+        for attribute, name, text in _METERED:
+            counter = CounterMetricFamily(f"twinbus_{name}", text, labels=_ENTITY_LABELS)
+            for labels, entity in found:
+                counter.add_metric(labels, _read(entity.meter, attribute))
+            yield counter
+        locks = CounterMetricFamily(
+            "twinbus_locks_lost", "Locks that were lost.", labels=_ENTITY_LABELS
+        )
+        messages = GaugeMetricFamily(
+            "twinbus_messages", "Messages held, by state.", labels=(*_ENTITY_LABELS, "state")
+        )
+        size = GaugeMetricFamily("twinbus_size_bytes", "Payload held.", labels=_ENTITY_LABELS)
+        for labels, entity in found:
+            streams = entity.streams
+            locks.add_metric(labels, sum(s.locks_lost_total for s in streams.values()))
+            size.add_metric(labels, entity.size_bytes())
+            for state, count in _counts(streams).items():
+                messages.add_metric((*labels, state), count)
+        yield from (locks, messages, size)
+
+
+class MetricsPage:
+    """Answers requests for `/metrics`."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(BrokerCollector(service))
+        ProcessCollector(registry=self._registry)
+
+    async def answer(self, request: web.Request) -> web.Response:
+        if not _is_local(request) and not self._may_read(request):
+            return web.Response(
+                status=401,
+                text="Use a policy's name and key that gives Listen.\n",
+                headers={"WWW-Authenticate": 'Basic realm="twinbus"'},
+            )
+        return web.Response(
+            body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
+        )
+
+    def _may_read(self, request: web.Request) -> bool:
+        scheme, _, credentials = request.headers.get("Authorization", "").partition(" ")
+        if scheme.casefold() != "basic":
+            return False
+        try:
+            user, _, password = base64.b64decode(credentials, validate=True).decode().partition(":")
+        except (binascii.Error, UnicodeDecodeError):
+            return False
+        for _, guard in self._service.all():
+            claim = guard.check_password(user, password)
+            if claim is None or not claim.rights & {LISTEN, MANAGE}:
+                return False
+        return True
+
+
+def _is_local(request: web.Request) -> bool:
+    # A proxy on this machine speaks for clients elsewhere, and says so.
+    if "X-Forwarded-For" in request.headers or "Forwarded" in request.headers:
+        return False
+    return request.remote is not None and ip_address(request.remote).is_loopback
+
+
+def _entities_of(namespace: Namespace) -> list[Entity]:
+    subscriptions = [s for topic in namespace.topics.values() for s in topic.subscriptions.values()]
+    return [*namespace.queues.values(), *namespace.topics.values(), *subscriptions]
+
+
+def _counts(streams: dict[int, Stream]) -> dict[str, int]:
+    main = streams[names.MAIN_STREAM]
+    scheduled = main.count_state(SCHEDULED)
+    return {
+        "active": main.index.live - scheduled,
+        "scheduled": scheduled,
+        "dead_letter": _live(streams.get(names.DEAD_LETTER_STREAM)),
+        "transfer_dead_letter": _live(streams.get(names.TRANSFER_STREAM)),
+    }
+
+
+def _live(stream: Stream | None) -> int:
+    return 0 if stream is None else stream.index.live
+
+
+def _read(meter: Meter, attribute: str) -> int:
+    value: int = getattr(meter, attribute)
+    return value
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"twinbus_{name}", text, value=value)
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(f"twinbus_{name}", text, value=value)

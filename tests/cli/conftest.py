@@ -1,0 +1,121 @@
+"""One live broker, and the command line as users run it: in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.broker import PROJECT, Broker, form_environment
+from tests.support.queues import QueuePool
+
+FORM = os.environ.get("TWINBUS_FORM")
+VARIABLES = ("TWINBUS_CONNECTION", "TWINBUS_ADMIN_ENDPOINT", "TWINBUS_CA", "TWINBUS_SAS_KEY")
+
+
+def clean_environment() -> dict[str, str]:
+    """The environment of a command that was told nothing."""
+    environment = form_environment(FORM)
+    for name in VARIABLES:
+        environment.pop(name, None)
+    # Wide enough that no table is wrapped.
+    return environment | {"COLUMNS": "200"}
+
+
+@dataclass
+class Ended:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[Any]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+@dataclass
+class CommandLine:
+    environment: dict[str, str]
+
+    def __call__(self, *arguments: str, stdin: str | None = None, code: int = 0) -> Ended:
+        """Run `twinbus …`; it must end with that code, and never with a traceback."""
+        done = subprocess.run(
+            [sys.executable, "-m", "twinbus", *arguments],
+            env=self.environment, cwd=PROJECT, input=stdin or "", capture_output=True, text=True,
+            timeout=120,
+        )  # fmt: skip
+        assert done.returncode == code, f"{arguments}: {done.returncode}\n{done.stdout}{done.stderr}"
+        assert "Traceback" not in done.stderr
+        return Ended(done.returncode, done.stdout, done.stderr)
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """Run `twinbus …` and let it go on."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "twinbus", *arguments],
+            env=self.environment, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
+
+
+def command_line(broker: Broker) -> CommandLine:
+    """The command line with a broker's addresses in its environment."""
+    return CommandLine(
+        clean_environment()
+        | {
+            "TWINBUS_CONNECTION": broker.connection_string,
+            "TWINBUS_ADMIN_ENDPOINT": f"localhost:{broker.ready['ports']['admin']}",
+            "TWINBUS_CA": str(broker.directory / "data" / "tls" / "ca.pem"),
+        }
+    )
+
+
+@pytest.fixture(scope="session")
+def pool() -> QueuePool:
+    return QueuePool(each=20)
+
+
+@pytest.fixture(scope="session")
+def broker(pool: QueuePool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    directory = tmp_path_factory.mktemp("broker")
+    with Broker(directory, pool.declared(), FORM, ("--admin-port", "0")) as live:
+        yield live
+
+
+@pytest.fixture
+def run(broker: Broker) -> CommandLine:
+    return command_line(broker)
+
+
+@pytest.fixture
+def queue(pool: QueuePool) -> str:
+    return pool.take()
+
+
+@pytest.fixture
+def session_queue(pool: QueuePool) -> str:
+    return pool.take("session")
+
+
+@pytest.fixture
+def make_broker(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
+    """Brokers of a test's own."""
+    made: list[Broker] = []
+
+    def make(queues: dict[str, dict[str, object]]) -> Broker:
+        broker = Broker(tmp_path / f"broker-{len(made)}", queues, FORM, ("--admin-port", "0"))
+        made.append(broker)
+        return broker.start()
+
+    yield make
+    for broker in made:
+        broker.kill()

@@ -1,0 +1,499 @@
+"""Every P rule with two live brokers and real faults; the scenarios run side by side."""
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+from azure.core.exceptions import ClientAuthenticationError
+from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusMessage, ServiceBusReceivedMessage
+from azure.servicebus.aio import ServiceBusClient
+from azure.servicebus.amqp import AmqpAnnotatedMessage
+from azure.servicebus.exceptions import ServiceBusAuthenticationError
+from tests.pairing.cases import Cases, Outcomes
+from tests.pairing.live import Side
+from tests.pairing.pairs import SHORT, LiveWorld, seen, until
+
+from twinbus.pairing import (
+    NOT_NUMBERED_YET,
+    NoBacklogQueueError,
+    PairClosedError,
+    PairingError,
+    Syphon,
+    pair_namespace,
+    syphon,
+)
+from twinbus.pairing.events import (
+    EntityFailedOver,
+    EntityRecovered,
+    MessageDeadLettered,
+    MessagesBacklogged,
+    MessageSyphoned,
+    PairFaulted,
+    SyphonDeferred,
+)
+
+# The SDK leaves the socket of a connection that broke to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+UNLIMITED_DAYS = 10_675_199
+cases = Cases()
+
+# --------------------------------------------------------------------------------------
+# Making a pair (P1, P2) and a healthy one (P3)
+
+
+@cases
+async def p1_p2_the_backlog_queues_exist_when_the_call_returns(world: LiveWorld) -> None:
+    admin = world.far.admin
+    admin.create_queue(world.backlog(1), lock_duration=timedelta(seconds=17))
+    admin.create_queue(world.backlog(7))
+    options = world.options(world.far.administration(), backlog_queue_count=3)
+    client = await pair_namespace(world.primary, options)
+    names = {queue.name for queue in admin.list_queues() if queue.name.startswith(world.host)}
+    assert names == {world.backlog(i) for i in (0, 1, 2, 7)}
+    used = {queue.name for queue in client.status().backlog_queues}
+    assert used == {world.backlog(i) for i in (0, 1, 2)}
+    made = admin.get_queue(world.backlog(0))
+    assert made.max_size_in_megabytes == 5120
+    assert made.max_delivery_count == 2**31 - 1
+    assert made.default_message_time_to_live.days == UNLIMITED_DAYS  # type: ignore[union-attr]
+    assert made.auto_delete_on_idle.days == UNLIMITED_DAYS  # type: ignore[union-attr]
+    assert made.lock_duration == timedelta(minutes=1)
+    assert made.dead_lettering_on_message_expiration is True
+    assert made.enable_batched_operations is True
+    assert made.requires_session is False
+    assert admin.get_queue(world.backlog(1)).lock_duration == timedelta(seconds=17)
+    with pytest.raises(PairingError, match="already"):
+        await client.pair_namespace()
+    await client.close()
+    assert {q.name for q in admin.list_queues() if q.name.startswith(world.host)} == names
+
+
+@cases
+async def p1_wrong_credentials_surface(world: LiveWorld) -> None:
+    options = world.options(world.far.administration(key="d3Jvbmc="))
+    with pytest.raises(ClientAuthenticationError):
+        await pair_namespace(world.primary, options)
+
+
+@cases
+async def p1_no_backlog_queue_found_or_made(world: LiveWorld) -> None:
+    for index in range(2):
+        # A topic has the name: the queue is not there and cannot be made.
+        world.far.admin.create_topic(world.backlog(index))
+    client, _ = world.pair()
+    with pytest.raises(NoBacklogQueueError, match="x-servicebus-transfer/1"):
+        await client.pair_namespace()
+    await client.close()
+
+
+@cases
+async def p1_a_sender_needs_the_pair(world: LiveWorld) -> None:
+    client, _ = world.pair()
+    with pytest.raises(PairingError, match="pair_namespace"):
+        client.get_queue_sender("any")
+    await client.close()
+
+
+@cases
+async def p3_a_healthy_pair_changes_nothing(world: LiveWorld) -> None:
+    client, events = world.pair()
+    async with client, client.get_queue_sender(world.queue) as sender:
+        for number in range(5):
+            await sender.send_messages(ServiceBusMessage(str(number)))
+        batch = await sender.create_message_batch()
+        batch.add_message(ServiceBusMessage("5"))
+        await sender.send_messages(batch)
+        await sender.send_messages(ServiceBusMessage(str(number)) for number in (6, 7))
+        # One connection, and none of its business reached the secondary.
+        assert world.proxy.connections == 1
+        assert events == []
+        assert world.backlog_count() == 0
+        async with client.get_queue_receiver(world.queue) as receiver:
+            received = await receiver.receive_messages(8, max_wait_time=5)
+            assert [str(message) for message in received] == [str(i) for i in range(8)]
+            for message in received:
+                await receiver.complete_message(message)
+        assert client.status().healthy
+
+
+@cases
+async def s3_s4_overlapped_sends_are_bounded(world: LiveWorld) -> None:
+    client, _ = world.pair()
+    async with client, client.get_queue_sender(world.queue) as sender:
+        messages = [ServiceBusMessage(str(number)) for number in range(40)]
+        await asyncio.gather(*(sender.send_messages(message) for message in messages[:10]))
+        world.proxy.slow(0.1)
+        began = asyncio.get_running_loop().time()
+        await asyncio.gather(*(sender.send_messages(message) for message in messages[10:]))
+        # Each waits 200 ms; 30 of them ten at a time take three rounds, not thirty.
+        assert 0.6 < asyncio.get_running_loop().time() - began < 4
+        assert world.proxy.connections == 10
+    assert world.near.count(world.queue) == 40
+
+
+# --------------------------------------------------------------------------------------
+# Which faults fail over (P4), and the way back (P7, P10)
+
+Fault = Callable[[LiveWorld, str], None]
+
+
+def fill(world: LiveWorld, queue: str) -> None:
+    """Bring a queue of 1 MB to its limit (E11)."""
+    with world.near.client() as client, client.get_queue_sender(queue) as sender:
+        for _ in range(5):
+            sender.send_messages(ServiceBusMessage(b"x" * 250_000))
+
+
+FAIL_OVER: dict[str, Fault] = {
+    "connection_refused": lambda world, queue: world.proxy.refuse(),
+    "connection_reset": lambda world, queue: world.proxy.reset(),
+    "black_hole": lambda world, queue: world.proxy.black_hole(),
+    "slower_than_the_time_out": lambda world, queue: world.proxy.slow(6),
+    "entity_disabled": lambda world, queue: world.near.set_status(queue, "Disabled"),
+    "sending_disabled": lambda world, queue: world.near.set_status(queue, "SendDisabled"),
+    "entity_deleted": lambda world, queue: world.near.admin.delete_queue(queue),
+    "over_quota": fill,
+}
+
+
+async def suffer(fault: Fault, world: LiveWorld) -> None:
+    queue = world.near.new_queue(max_size_in_megabytes=1)
+    client, events = world.pair(operation_timeout=timedelta(seconds=5))
+    async with client, client.get_queue_sender(queue) as sender:
+        await sender.send_messages(ServiceBusMessage("before"))
+        await asyncio.to_thread(fault, world, queue)
+        await sender.send_messages(ServiceBusMessage("during"))
+        assert seen(events, EntityFailedOver)
+        assert world.backlog_count() == 1
+
+
+for name, fault in FAIL_OVER.items():
+    case = partial(suffer, fault)
+    case.__name__ = f"p4_{name}_fails_over"  # type: ignore[attr-defined]
+    cases(case)
+
+
+@cases
+async def p4_slow_is_not_down(world: LiveWorld) -> None:
+    client, events = world.pair()
+    async with client, client.get_queue_sender(world.queue) as sender:
+        world.proxy.slow(0.05)
+        await sender.send_messages(ServiceBusMessage("slowly"))
+        assert events == []
+
+
+@cases
+async def p4_a_wrong_key_is_raised(world: LiveWorld) -> None:
+    client, events = world.pair(world.near.connection_string(key="d3Jvbmc=", host=world.host))
+    async with client, client.get_queue_sender(world.queue) as sender:
+        with pytest.raises(ServiceBusAuthenticationError):
+            await sender.send_messages(ServiceBusMessage("locked out"))
+        assert events == []
+
+
+@cases
+async def p7_every_sender_returns_when_the_entity_is_back(world: LiveWorld) -> None:
+    client, events = world.pair()
+    async with client:
+        senders = [client.get_queue_sender(world.queue) for _ in range(3)]
+        world.proxy.refuse()
+        await asyncio.gather(*(each.send_messages(ServiceBusMessage("b")) for each in senders))
+        world.proxy.heal()
+        await until(lambda: seen(events, EntityRecovered))
+        await asyncio.gather(*(each.send_messages(ServiceBusMessage("a")) for each in senders))
+        assert world.near.count(world.queue) == 3
+        assert client.status().healthy
+
+
+@cases
+async def p10_a_ping_is_never_delivered(world: LiveWorld) -> None:
+    world.near.set_status(world.queue, "SendDisabled")
+    client, events = world.pair()
+    async with client, client.get_queue_sender(world.queue) as sender:
+        await sender.send_messages(ServiceBusMessage("parked"))
+        world.near.set_status(world.queue, "Active")
+        await until(lambda: seen(events, EntityRecovered))
+        async with client.get_queue_receiver(world.queue) as receiver:
+            assert await receiver.peek_messages(5) == []
+            assert await receiver.receive_messages(5, max_wait_time=1) == []
+
+
+# --------------------------------------------------------------------------------------
+# The syphon (P8, P11, P12)
+
+
+def every_kind() -> list[Any]:
+    """Messages with every body kind, id type, property type, a schedule and a time to live."""
+    properties: dict[str | bytes, Any] = {
+        "text": "żółć",
+        "int": 7,
+        "negative": -(2**31),
+        "double": 2.5,
+        "yes": True,
+        "id": uuid.UUID(int=5),
+        "time": datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC),
+        "long": {"TYPE": "LONG", "VALUE": 2**40},
+        "nothing": None,
+    }
+    return [
+        ServiceBusMessage(
+            "data",
+            message_id="first",
+            session_id="s",
+            application_properties=properties,
+            time_to_live=timedelta(hours=2),
+            content_type="text/plain",
+            correlation_id="c",
+            subject="subject",
+            to="to",
+            reply_to="reply-to",
+            reply_to_session_id="r",
+            partition_key="s",
+        ),
+        ServiceBusMessage(
+            "later",
+            message_id="later",
+            session_id="s",
+            scheduled_enqueue_time_utc=datetime(2026, 1, 1, tzinfo=UTC),
+        ),
+        AmqpAnnotatedMessage(
+            value_body={"a": [1, "b", None, {"c": 2.0}]},
+            properties={"message_id": uuid.UUID(int=9), "group_id": "s"},
+            annotations={"x-mine": "kept"},
+        ),
+        AmqpAnnotatedMessage(
+            sequence_body=[[1, 2], ["three"]],
+            properties={"message_id": 2**60, "correlation_id": b"binary", "group_id": "s"},
+        ),
+        AmqpAnnotatedMessage(
+            data_body=[b"two", b"parts"],
+            header={"time_to_live": 2**32 - 1, "priority": 7, "durable": True},
+            properties={"message_id": "last", "group_id": "s"},
+        ),
+        # More than one frame of 64 KiB.
+        ServiceBusMessage(b"x" * 150_000, message_id="large", session_id="s"),
+    ]
+
+
+def told(message: ServiceBusReceivedMessage) -> dict[str, Any]:
+    """All that a receiver can see of a message, but for what each broker writes on its own."""
+    raw = message.raw_amqp_message
+    own = (b"x-opt-sequence-number", b"x-opt-enqueued-time", b"x-opt-locked-until")
+    properties = dict(raw.properties.items()) if raw.properties else {}
+    for moment in ("creation_time", "absolute_expiry_time"):
+        properties[moment] = properties.get(moment) is not None
+    return {
+        "body": raw.body if raw.body_type.name == "VALUE" else list(raw.body),
+        "type": raw.body_type,
+        "header": dict(raw.header.items()) if raw.header else {},
+        "properties": properties,
+        "application": message.application_properties,
+        "annotations": {k: v for k, v in (raw.annotations or {}).items() if k not in own},
+    }
+
+
+@cases
+async def p8_what_arrives_equals_what_was_sent(world: LiveWorld) -> None:
+    direct = world.near.new_queue(requires_session=True)
+    detour = world.near.new_queue(requires_session=True)
+    client, events = world.pair(enable_syphon=True)
+    async with client:
+        sender = client.get_queue_sender(direct)
+        for message in every_kind():
+            await sender.send_messages(message)
+        world.proxy.refuse()
+        sender = client.get_queue_sender(detour)
+        for message in every_kind():
+            await sender.send_messages(message)
+        assert sum(event.count for event in seen(events, MessagesBacklogged)) == 6
+        world.proxy.heal()
+        await until(lambda: len(seen(events, MessageSyphoned)) == 6)
+        await until(lambda: world.backlog_count() == 0)
+    found = [
+        await world.receive(queue, 6, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=5)
+        for queue in (direct, detour)
+    ]
+    arrived = [[told(message) for message in each] for each in found]
+    assert len(arrived[0]) == 6
+    assert arrived[0] == arrived[1]
+
+
+@cases
+async def p11_dead_letters_and_what_stays(world: LiveWorld) -> None:
+    gone, shut, fine = (world.near.new_queue() for _ in range(3))
+    client, events = world.pair(backlog_queue_count=1)
+    async with client:
+        for queue in (shut, gone, fine):
+            world.near.set_status(queue, "SendDisabled")
+        senders = {queue: client.get_queue_sender(queue) for queue in (shut, gone, fine)}
+        for queue in (shut, gone, fine, shut, fine):
+            await senders[queue].send_messages(ServiceBusMessage(queue))
+    world.near.admin.delete_queue(gone)
+    world.near.set_status(fine, "Active")
+    with world.far.client() as plain, plain.get_queue_sender(world.backlog(0)) as stray:
+        stray.send_messages(ServiceBusMessage("stray"))
+    events.clear()
+    lone = Syphon.from_connection_strings(
+        world.primary,
+        world.far.connection_string(),
+        on_event=events.append,
+        **(SHORT | {"backlog_queue_count": 1}),
+    )
+    async with lone:
+        await until(lambda: len(seen(events, MessageSyphoned)) == 2)
+        await until(lambda: len(seen(events, MessageDeadLettered)) == 2)
+        assert {event.path for event in seen(events, SyphonDeferred)} == {shut}
+        assert world.far.count(world.backlog(0)) == 2
+        world.near.set_status(shut, "Active")
+        await until(lambda: len(seen(events, MessageSyphoned)) == 4)
+        assert lone.counters()["MessageSyphoned"] == 4
+    assert world.near.count(fine) == world.near.count(shut) == 2
+    letters = await asyncio.to_thread(world.far.dead_letters, world.backlog(0), 2)
+    reasons = {str(letter): letter.dead_letter_reason for letter in letters}
+    assert reasons["stray"] == "MissingPath"
+    assert reasons[gone] in ("MessagingEntityNotFoundError", "ServiceBusAuthenticationError")
+    assert all(letter.dead_letter_error_description for letter in letters)
+    assert world.backlog_count(1) == 0
+
+
+@cases
+async def p11_what_waits_keeps_its_order(world: LiveWorld) -> None:
+    """More messages wait than a pass can hold, and others come after them."""
+    world.near.set_status(world.queue, "SendDisabled")
+    client, events = world.pair(backlog_queue_count=1, enable_syphon=True)
+    async with client, client.get_queue_sender(world.queue) as sender:
+        for start in range(0, 250, 50):
+            await sender.send_messages(
+                [ServiceBusMessage(str(number)) for number in range(start, start + 50)]
+            )
+        await until(lambda: seen(events, SyphonDeferred))
+        world.near.set_status(world.queue, "Active")
+        await until(lambda: len(seen(events, MessageSyphoned)) == 250, 40)
+    received = await world.receive(world.queue, 250)
+    assert [str(message) for message in received] == [str(number) for number in range(250)]
+
+
+@cases
+async def schedule_and_cancel_across_a_failover(world: LiveWorld) -> None:
+    later = datetime.now(UTC) + timedelta(hours=1)
+    client, events = world.pair(enable_syphon=True)
+    async with client, client.get_queue_sender(world.queue) as sender:
+        number = (await sender.schedule_messages(ServiceBusMessage("a"), later))[0]
+        assert number > 0
+        await sender.cancel_scheduled_messages(number)
+        world.near.set_status(world.queue, "SendDisabled")
+        numbers = await sender.schedule_messages(
+            [ServiceBusMessage("b"), ServiceBusMessage("c")], later
+        )
+        assert numbers == [NOT_NUMBERED_YET] * 2
+        with pytest.raises(ValueError, match="sequence number"):
+            await sender.cancel_scheduled_messages(numbers)
+        world.near.set_status(world.queue, "Active")
+        await until(lambda: len(seen(events, MessageSyphoned)) == 2)
+    runtime = world.near.admin.get_queue_runtime_properties(world.queue)
+    assert runtime.scheduled_message_count == 2
+    assert runtime.active_message_count == 0
+
+
+@cases
+async def topics_fail_over_too(world: LiveWorld) -> None:
+    topic = f"topic-{uuid.uuid4().hex[:6]}"
+    admin = world.near.admin
+    admin.create_topic(topic)
+    admin.create_subscription(topic, "all")
+    client, events = world.pair(enable_syphon=True)
+    async with client, client.get_topic_sender(topic) as sender:
+        description = admin.get_topic(topic)
+        description.status = "SendDisabled"
+        admin.update_topic(description)
+        await sender.send_messages(ServiceBusMessage("news", subject="s"))
+        description.status = "Active"
+        admin.update_topic(description)
+        await until(lambda: seen(events, MessageSyphoned))
+        async with client.get_subscription_receiver(topic, "all") as receiver:
+            (message,) = await receiver.receive_messages(1, max_wait_time=5)
+            assert (str(message), message.subject) == ("news", "s")
+
+
+@cases
+async def the_order_of_a_session_is_kept_when_asked_for(world: LiveWorld) -> None:
+    queue = world.near.new_queue(requires_session=True)
+    client, events = world.pair(
+        enable_syphon=True,
+        keep_session_order=True,
+        syphon_retry_interval=timedelta(seconds=6),
+        operation_timeout=timedelta(seconds=25),
+    )
+    async with client:
+        senders = [client.get_queue_sender(queue) for _ in range(2)]
+
+        async def send(number: int) -> None:
+            message = ServiceBusMessage(str(number), session_id="s")
+            await senders[number % 2].send_messages(message)
+
+        await send(0)
+        world.near.set_status(queue, "SendDisabled")
+        for number in range(1, 5):
+            await send(number)
+        assert len({event.queue for event in seen(events, MessagesBacklogged)}) == 1
+        await until(lambda: seen(events, SyphonDeferred))
+        world.near.set_status(queue, "Active")
+        await until(lambda: seen(events, EntityRecovered))
+        # The primary is back, the backlog is not drained: this one must wait.
+        assert not seen(events, MessageSyphoned)
+        await send(5)
+        assert len(seen(events, MessageSyphoned)) == 4
+    received = await world.receive(queue, 6, session_id="s")
+    assert [str(message) for message in received] == ["0", "1", "2", "3", "4", "5"]
+
+
+@cases
+async def once_only_with_duplicate_detection(world: LiveWorld) -> None:
+    """A send that timed out after it had arrived is sent again, and dropped (E7)."""
+    queue = world.near.new_queue(requires_duplicate_detection=True)
+    client, events = world.pair(
+        enable_syphon=True, assign_message_ids=True, operation_timeout=timedelta(seconds=2)
+    )
+    async with client, client.get_queue_sender(queue) as sender:
+        await sender.send_messages(AmqpAnnotatedMessage(data_body=b"first"))
+        world.proxy.slow(1.5)
+        await sender.send_messages(AmqpAnnotatedMessage(data_body=b"second"))
+        assert seen(events, MessagesBacklogged)
+        world.proxy.heal()
+        await until(lambda: seen(events, MessageSyphoned))
+    assert world.near.count(queue) == 2
+
+
+@cases
+async def p12_the_syphon_faults_the_client_that_stays_open(world: LiveWorld) -> None:
+    assert syphon.FAULT_AFTER_S == 5
+    primary = ServiceBusClient.from_connection_string(world.primary)
+    secondary = ServiceBusClient.from_connection_string(world.far.connection_string())
+    events: list[Any] = []
+    options = world.options(world.far.administration(), secondary=secondary, enable_syphon=True)
+    client = await pair_namespace(primary, options, on_event=events.append)
+    sender = client.get_queue_sender(world.queue)
+    await sender.send_messages(ServiceBusMessage("before"))
+    began = asyncio.get_running_loop().time()
+    await secondary.close()
+    await until(lambda: seen(events, PairFaulted))
+    assert asyncio.get_running_loop().time() - began >= 4.5
+    assert seen(events, PairFaulted) == [PairFaulted("secondary", "primary")]
+    with pytest.raises(PairClosedError, match="faulted"):
+        await sender.send_messages(ServiceBusMessage("after"))
+    await client.close()
+
+
+@pytest.fixture(scope="module")
+def outcomes(sides: tuple[Side, Side]) -> Outcomes:
+    return cases.run(lambda: LiveWorld(*sides))
+
+
+@pytest.mark.parametrize("name", cases.names)
+def test_case(outcomes: Outcomes, name: str) -> None:
+    outcomes.check(name)
