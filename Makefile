@@ -20,7 +20,7 @@ serve: setup ## Run the broker on ./twinbus-data and print the connection string
 .PHONY: test
 test: setup js ## Run every test
 	$(BIN)/python -m pytest
-	TWINBUS_FORM=interpreted $(BIN)/python -m pytest -o pythonpath=src tests/unit tests/model tests/properties
+	TWINBUS_FORM=interpreted $(BIN)/python -m pytest -o pythonpath="src ." tests/unit tests/model tests/properties
 
 .PHONY: test-long
 test-long: setup js ## Run the longer forms of the tests as well
@@ -75,7 +75,7 @@ $(STAMPS)/installed: $(STAMPS)/environment $(SOURCES)
 js: $(STAMPS)/js
 
 $(STAMPS)/js: tests/compat/js/package-lock.json $(STAMPS)/environment
-	$(BIN)/python tools/npm.py ci --prefix tests/compat/js
+	$(BIN)/python -m tests.support.node
 	@touch $@
 
 .PHONY: clean

@@ -5,6 +5,7 @@ Enters: the command line. Leaves: tables on the console and, on request, a JSON 
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -21,12 +22,14 @@ COUNT = 50_000
 QUICK_COUNT = 10_000
 RUNS = 3
 DEEP_COUNT = 5_000_000
+# Above this share of the cores somebody else is working on the machine.
+LOAD_SHARE_MAX = 0.25
 
 
 @app.callback(invoke_without_command=True)
 def compare(
     context: typer.Context,
-    count: Annotated[int, typer.Option(help="messages in each phase")] = COUNT,
+    count: Annotated[int, typer.Option(min=1000, help="messages in each phase")] = COUNT,
     runs: Annotated[int, typer.Option(help="runs; the report shows medians")] = RUNS,
     quick: Annotated[bool, typer.Option("--quick", help="one short run")] = False,
     only: Annotated[str, typer.Option(help="only peers whose name has this")] = "",
@@ -38,6 +41,7 @@ def compare(
     if quick:
         count, runs = QUICK_COUNT, 1
     client = _client()
+    load = _load()
     present = [peer for peer in peers.peers_present(_forms()) if only in peer.name]
     if not rabbitmq.is_installed():
         console.print(f"RabbitMQ is not installed ({rabbitmq.INSTALL_HINT}): without it")
@@ -49,16 +53,17 @@ def compare(
     medians = peers.medians(samples)
     report.show(console, medians)
     if json_file:
-        report.write_json(json_file, medians)
+        report.write_json(json_file, medians, load)
 
 
 @app.command("deep")
 def deep_queue(
-    count: Annotated[int, typer.Option(help="messages to fill the queue with")] = DEEP_COUNT,
+    count: Annotated[int, typer.Option(min=20_000, help="messages in the queue")] = DEEP_COUNT,
     only: Annotated[str, typer.Option(help="only this form")] = "",
 ) -> None:
     """Fill a queue with millions of messages; report memory, send rate and restart."""
     client = _client()
+    _load()
     for form in _forms():
         if only in form:
             for line in deep.run(console, client, form, count):
@@ -68,6 +73,7 @@ def deep_queue(
 @app.command("idle")
 def idle_broker() -> None:
     """Report start time, and the CPU of a broker that nobody uses."""
+    _load()
     for form in _forms():
         for line in idle.run(form):
             console.print(str(line))
@@ -80,6 +86,17 @@ def _forms() -> list[str]:
     elif twinbus.installed_is_stale():
         console.print("[red]The installed form is not made from this source[/]: pip install .")
     return forms
+
+
+def _load() -> float:
+    """How many processes wanted the processor in the last minute, before anything starts."""
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load > cores * LOAD_SHARE_MAX:
+        console.print(
+            f"[red]The machine is busy (load {load:.1f} on {cores} cores)[/]: "
+            "rates are not to be trusted, and CPU figures are too high"
+        )
+    return load
 
 
 def _client() -> clients.Client:

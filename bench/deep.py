@@ -28,14 +28,17 @@ RESTART_SECONDS_MAX = 60.0
 def run(console: Console, client: Client, form: str, count: int) -> list[Budget]:
     step = count // STEPS
     rates: list[float] = []
+    costs_us: list[float] = []
     resident_max = 0
     with tempfile.TemporaryDirectory(prefix="bench-deep-") as directory:
         live = twinbus.broker(form, Path(directory))
         live.start_seconds_max = 10 * RESTART_SECONDS_MAX
         with live:
             for _ in track(range(STEPS), f"{count:,} messages into {form}", console=console):
+                before = processes.cpu_seconds(live.pid)
                 done = client.run(twinbus.endpoint(live), Work("send", step, SIZE_BYTES))
                 rates.append(done.count / done.seconds)
+                costs_us.append((processes.cpu_seconds(live.pid) - before) / step * 1e6)
                 resident_max = max(resident_max, processes.resident_bytes(live.pid))
             # A crash, not a farewell: nothing can have been tidied up for the restart.
             live.kill()
@@ -43,28 +46,35 @@ def run(console: Console, client: Client, form: str, count: int) -> list[Budget]
             restart_seconds = live.start_seconds
             resident_max = max(resident_max, processes.resident_bytes(live.pid))
             client.run(twinbus.endpoint(live), Work("receive", step, SIZE_BYTES))
-    return _verdicts(form, rates, resident_max, restart_seconds)
+    return _verdicts(form, rates, costs_us, resident_max, restart_seconds)
 
 
 def _verdicts(
-    form: str, rates: list[float], resident_max: int, restart_seconds: float
+    form: str,
+    rates: list[float],
+    costs_us: list[float],
+    resident_max: int,
+    restart_seconds: float,
 ) -> list[Budget]:
     gib = resident_max / 2**30
-    empty = statistics.median(rates[:STEPS_COMPARED])
-    full = statistics.median(rates[-STEPS_COMPARED:])
+    empty, full = _ends(rates)
+    empty_us, full_us = _ends(costs_us)
     share = full / empty
+    # A busy machine spoils rates more than costs: both are told, the rate is judged.
+    sends = (
+        f"{form}, sends/s, full queue over empty ({full:,.0f} over {empty:,.0f}; "
+        f"{full_us:.1f} µs CPU against {empty_us:.1f})"
+    )
+    restarted = restart_seconds < RESTART_SECONDS_MAX
     return [
         Budget(f"{form}, GiB resident", gib, RESIDENT_GIB_MAX, gib < RESIDENT_GIB_MAX),
-        Budget(
-            f"{form}, sends/s on a full queue over an empty one ({full:,.0f} / {empty:,.0f})",
-            share,
-            RATE_SHARE_MIN,
-            share >= RATE_SHARE_MIN,
-        ),
-        Budget(
-            f"{form}, seconds to restart after a crash",
-            restart_seconds,
-            RESTART_SECONDS_MAX,
-            restart_seconds < RESTART_SECONDS_MAX,
-        ),
+        Budget(sends, share, RATE_SHARE_MIN, share >= RATE_SHARE_MIN),
+        Budget(f"{form}, s to restart killed", restart_seconds, RESTART_SECONDS_MAX, restarted),
     ]
+
+
+def _ends(figures: list[float]) -> tuple[float, float]:
+    return (
+        statistics.median(figures[:STEPS_COMPARED]),
+        statistics.median(figures[-STEPS_COMPARED:]),
+    )

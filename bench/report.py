@@ -113,7 +113,10 @@ def show(console: Console, samples: list[Sample]) -> None:
         console.print(str(budget))
 
 
-def write_json(path: Path, samples: list[Sample]) -> None:
-    lines = [asdict(budget) for budget in budgets(by_key(samples))]
-    told = {"medians": [asdict(sample) for sample in samples], "budgets": lines}
+def write_json(path: Path, samples: list[Sample], load: float) -> None:
+    told = {
+        "load_before": load,
+        "medians": [asdict(sample) for sample in samples],
+        "budgets": [asdict(budget) for budget in budgets(by_key(samples))],
+    }
     path.write_text(json.dumps(told, indent=2) + "\n")

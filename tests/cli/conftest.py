@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.support.broker import PROJECT, Broker, form_environment
 from tests.support.queues import QueuePool
 
@@ -43,23 +44,46 @@ class Ended:
         return [json.loads(line) for line in self.out.splitlines()]
 
 
+class Warm:
+    """The process that commands are forked off (see `warm`)."""
+
+    def __init__(self, directory: Path) -> None:
+        self._files = {name: directory / name for name in ("stdin", "stdout", "stderr")}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.cli.warm"],
+            env=clean_environment(), cwd=PROJECT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
+
+    def run(self, arguments: tuple[str, ...], environment: dict[str, str], stdin: str) -> Ended:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._files["stdin"].write_text(stdin)
+        files = {name: str(path) for name, path in self._files.items()}
+        order = {"arguments": arguments, "environment": environment, **files}
+        print(json.dumps(order), file=self._process.stdin, flush=True)
+        code = int(self._process.stdout.readline())
+        return Ended(code, self._files["stdout"].read_text(), self._files["stderr"].read_text())
+
+    def close(self) -> None:
+        # Both pipes are closed here; the process ends with its input.
+        self._process.communicate(timeout=30)
+
+
 @dataclass
 class CommandLine:
     environment: dict[str, str]
+    warm: Warm
 
-    def __call__(self, *arguments: str, stdin: str | None = None, code: int = 0) -> Ended:
+    def __call__(self, *arguments: str, stdin: str = "", code: int = 0) -> Ended:
         """Run `twinbus …`; it must end with that code, and never with a traceback."""
-        done = subprocess.run(
-            [sys.executable, "-m", "twinbus", *arguments],
-            env=self.environment, cwd=PROJECT, input=stdin or "", capture_output=True, text=True,
-            timeout=120,
-        )  # fmt: skip
-        assert done.returncode == code, f"{arguments}: {done.returncode}\n{done.stdout}{done.stderr}"
-        assert "Traceback" not in done.stderr
-        return Ended(done.returncode, done.stdout, done.stderr)
+        done = self.warm.run(arguments, self.environment, stdin)
+        assert done.code == code, f"{arguments}: {done.code}\n{done.out}{done.err}"
+        assert "Traceback" not in done.err
+        return done
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """Run `twinbus …` and let it go on."""
+        """Start `python -m twinbus …` and let it go on."""
         return subprocess.Popen(
             [sys.executable, "-m", "twinbus", *arguments],
             env=self.environment, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -67,16 +91,21 @@ class CommandLine:
         )  # fmt: skip
 
 
-def command_line(broker: Broker) -> CommandLine:
+def command_line(broker: Broker, warm: Warm) -> CommandLine:
     """The command line with a broker's addresses in its environment."""
-    return CommandLine(
-        clean_environment()
-        | {
-            "TWINBUS_CONNECTION": broker.connection_string,
-            "TWINBUS_ADMIN_ENDPOINT": f"localhost:{broker.ready['ports']['admin']}",
-            "TWINBUS_CA": str(broker.directory / "data" / "tls" / "ca.pem"),
-        }
-    )
+    addresses = {
+        "TWINBUS_CONNECTION": broker.connection_string,
+        "TWINBUS_ADMIN_ENDPOINT": f"localhost:{broker.ready['ports']['admin']}",
+        "TWINBUS_CA": str(broker.directory / "data" / "tls" / "ca.pem"),
+    }
+    return CommandLine(clean_environment() | addresses, warm)
+
+
+@pytest.fixture(scope="session")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
+    process = Warm(tmp_path_factory.mktemp("warm"))
+    yield process
+    process.close()
 
 
 @pytest.fixture(scope="session")
@@ -92,8 +121,8 @@ def broker(pool: QueuePool, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 @pytest.fixture
-def run(broker: Broker) -> CommandLine:
-    return command_line(broker)
+def run(broker: Broker, warm: Warm) -> CommandLine:
+    return command_line(broker, warm)
 
 
 @pytest.fixture

@@ -1,5 +1,9 @@
 """Queues, topics, subscriptions and rules from the command line (E1, E3, E8)."""
 
+import json
+import os
+from pathlib import Path
+
 from tests.cli.conftest import CommandLine
 
 
@@ -68,7 +72,7 @@ def test_what_goes_wrong_is_one_line_and_a_code(run: CommandLine, queue: str) ->
     wrong = key.replace("SharedAccessKey=", "SharedAccessKey=x")
     refused = run("queue", "list", "--connection", wrong, code=4)
     assert refused.err.count("\n") == 1
-    assert "no Endpoint" in run("queue", "list", "--connection", "nonsense", code=2).err
+    assert "malformed" in run("queue", "list", "--connection", "nonsense", code=2).err
     nobody = run("queue", "list", "--admin-endpoint", "localhost:1", code=1)
     assert "refused" in nobody.err
 
@@ -79,4 +83,32 @@ def test_help_names_every_command(run: CommandLine) -> None:
                  "dead-letter", "export", "import", "syphon", "doctor"):  # fmt: skip
         assert f" {name} " in told
     assert "Exit codes" in told
-    assert "compdef" in run("--show-completion", "zsh").out or run("--show-completion").out
+
+
+def test_it_starts_as_users_start_it(run: CommandLine) -> None:
+    started = run.start("queue", "list", "--json")
+    out, err = started.communicate(timeout=60)
+    assert (started.returncode, err) == (0, "")
+    assert isinstance(json.loads(out), list)
+
+
+def test_the_shell_completes_commands(run: CommandLine) -> None:
+    run.environment |= {
+        "_TWINBUS_COMPLETE": "complete_bash", "COMP_WORDS": "twinbus dead-letter re",
+        "COMP_CWORD": "2",
+    }  # fmt: skip
+    assert run().out.split() == ["resubmit"]
+
+
+def test_without_the_sdk_it_says_what_to_install(run: CommandLine, tmp_path: Path) -> None:
+    """The broker does not need it; commands that do say so in one line."""
+    # Found before the real one, and no package: importing azure.servicebus fails.
+    (tmp_path / "azure.py").write_text("")
+    paths = [str(tmp_path), run.environment.get("PYTHONPATH", "")]
+    run.environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    for arguments in (("queue", "list"), ("peek", "q"), ("syphon", "--primary=x", "--secondary=x")):
+        started = run.start(*arguments)
+        _, err = started.communicate(timeout=60)
+        assert started.returncode == 1
+        assert "twinbus[pairing]" in err
+        assert err.count("\n") == 1

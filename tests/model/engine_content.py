@@ -76,7 +76,7 @@ def payload_of(content: Content, due_ms: int = 0) -> bytes:
     return b"".join(bytes((0, 0x53, code)) + codec.encode(value) for code, value in sections)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
 def content_of(stored: bytes) -> Content:
     """The engine's stored form, read back."""
     message = Message(stored)
@@ -90,7 +90,7 @@ def content_of(stored: bytes) -> Content:
     if properties.get(_REASON) in _BROKERS_REASONS:
         assert properties[_DESCRIPTION]
         properties[_DESCRIPTION] = "*"
-    source = form.annotations(stored).get(_SOURCE)
+    source = form.annotation(stored, _SOURCE)
     assert source is None or isinstance(source, str)
     start, end = message.section(DATA)
     body = codec.decode_whole(stored[start + 3 : end])

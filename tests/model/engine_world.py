@@ -142,7 +142,7 @@ class World:
     def _open(self) -> None:
         self.engine = Engine(self.store, self.memory_bytes_max, self.dice)
         self.store.replay(self.engine.replay)
-        self.engine.finish_replay(self.store.current_segment, self.now_ms)
+        self.engine.finish_replay(self.now_ms)
         self.kernel = self.engine.kernel
         self.carrier: Carrier | None = None
 
@@ -242,9 +242,7 @@ class World:
         if self.sealed is not None and keep_in_flight:
             kept = self.sealed.durable
         self.sealed = None
-        self.store = self.store.crash(
-            keep_in_flight=keep_in_flight, revive_dropped=revive_dropped
-        )
+        self.store = self.store.crash(keep_in_flight=keep_in_flight, revive_dropped=revive_dropped)
         self.locks = []
         self.receivers = {}
         self._late = {}
@@ -264,7 +262,7 @@ class World:
             self.carrier = Carrier(self.engine, segment, self.now_ms)
 
     def carry(self, bytes_max: int) -> None:
-        if self.carrier is not None and self.sealed is None:
+        if self.carrier is not None:
             self.carrier.step(bytes_max)
 
     # --- what receivers are told ------------------------------------------------------
@@ -291,9 +289,7 @@ class World:
         holder = self.entity(place[0])
         assert isinstance(holder, Holder)
         self.locks.append(
-            HeldLock(
-                place, self.stream(place), holder, lock, self.model_stream(place), model_lock
-            )
+            HeldLock(place, self.stream(place), holder, lock, self.model_stream(place), model_lock)
         )
 
     # --- receivers --------------------------------------------------------------------
@@ -500,7 +496,7 @@ class World:
         """What was committed reads back as what it was."""
         engine = Engine(self.store, 0, self.dice)
         self.store.revisit(engine.replay)
-        engine.finish_replay(self.store.current_segment, self.now_ms)
+        engine.finish_replay(self.now_ms)
         found = dump_engine(engine, self.now_ms)
         assert_same(found, trimmed(self.durable, self.now_ms))
         assert engine.kernel.live_bytes == sum(s.index.bytes for s in engine.streams())

@@ -146,7 +146,9 @@ class NaiveEntity:
 
     @property
     def body_bytes(self) -> int:
-        return sum(len(m.content.body) for s in self.streams for m in s.messages)
+        placed = [m for s in self.streams for _, m in s.fresh if m is not None]
+        there = [m for s in self.streams for m in s.messages]
+        return sum(len(m.content.body) for m in placed + there)
 
 
 class NaiveBroker:
@@ -370,9 +372,7 @@ class NaiveBroker:
             raise Refused(errors.NOT_ALLOWED)
         self._rank += 1
         stream.messages.remove(message)
-        self._bury(
-            stream.entity, message.content, reason, description, properties, message.count
-        )
+        self._bury(stream.entity, message.content, reason, description, properties, message.count)
 
     def renew(self, stream: NaiveStream, lock: NaiveLock) -> None:
         self.held(stream, lock)

@@ -14,6 +14,7 @@ from azure.servicebus.aio.management import (
     ServiceBusAdministrationClient as AsyncAdministrationClient,
 )
 from azure.servicebus.management import EntityStatus, ServiceBusAdministrationClient
+
 from tests.support.broker import KEY, KEY_NAME, Broker
 
 _numbers = itertools.count(1)

@@ -7,10 +7,10 @@ from datetime import timedelta
 from typing import Any
 
 from azure.servicebus import ServiceBusReceivedMessage
+
 from tests.pairing.live import Side
 from tests.pairing.proxy import FaultyProxy
 from tests.pairing.scripted import ScriptedNamespace
-
 from twinbus.pairing import PairedServiceBusClient, SendAvailabilityPairedNamespaceOptions
 from twinbus.pairing import sync as threads
 from twinbus.pairing.events import Event

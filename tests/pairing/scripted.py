@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 
 from tests.pairing.background import BackgroundLoop
-
 from twinbus.amqp import codec
 from twinbus.amqp.connection import Connection
 from twinbus.amqp.handler import Handler

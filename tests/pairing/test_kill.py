@@ -17,9 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.pairing.live import Side, wait_until
 
+from tests.pairing.live import Side, wait_until
 from twinbus.pairing.names import backlog_queue_name
+
+# The SDK leaves the socket of a connection that broke to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 PROJECT = Path(__file__).resolve().parents[2]
 BACKLOG_QUEUES = 4

@@ -11,9 +11,9 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
     ServiceBusServerBusyError,
 )
+
 from tests.pairing.cases import Cases, Outcomes
 from tests.pairing.pairs import ScriptedWorld, scripted_pair, until
-
 from twinbus.pairing import (
     BacklogMessageTooLargeError,
     BacklogSendError,

@@ -8,9 +8,9 @@ import threading
 
 import pytest
 from azure.servicebus import ServiceBusMessage
+
 from tests.pairing.live import wait_until
 from tests.pairing.pairs import LiveWorld, seen
-
 from twinbus.pairing.events import EntityFailedOver, EntityRecovered, MessageSyphoned
 from twinbus.pairing.sync import SendWindow, UnsentError
 

@@ -15,9 +15,8 @@ from typing import Any
 from tests.sim.auditor import ACCEPTED, MODIFIED, REJECTED, Auditor, Delivery, Send, Txn
 from tests.sim.node import Node
 from tests.sim.peer import TRANSACTIONAL, Broken, Peer, Refused, SimLink, state
-
 from twinbus.amqp.codec import encode
-from twinbus.amqp.types import Described, Int, Symbol, Timestamp, ULong
+from twinbus.amqp.types import Described, Int, Symbol, Timestamp, UInt, ULong
 
 _OPERATION_S = 12.0
 _SCHEDULED = Symbol("x-opt-scheduled-enqueue-time")
@@ -48,9 +47,11 @@ class Stage:
         return send
 
 
-def payload_of(send: Send, *, scheduled_ms: int = 0) -> bytes:
+def payload_of(send: Send, *, scheduled_ms: int = 0, ttl_ms: int = 0) -> bytes:
     """The message of a send: its id, its session, its number as an application property."""
     parts = []
+    if ttl_ms:
+        parts.append(Described(ULong(0x70), [True, None, UInt(ttl_ms)]))
     if scheduled_ms:
         parts.append(Described(ULong(0x72), {_SCHEDULED: Timestamp(scheduled_ms)}))
     parts.append(Described(ULong(0x73), [send.mid, *[None] * 9, send.session]))
@@ -63,9 +64,7 @@ def batch_of(payloads: list[bytes]) -> bytes:
     return b"".join(encode(Described(ULong(0x75), payload)) for payload in payloads)
 
 
-async def persist(
-    stage: Stage, node: Node, act: Callable[[Peer], Awaitable[None]]
-) -> None:
+async def persist(stage: Stage, node: Node, act: Callable[[Peer], Awaitable[None]]) -> None:
     """Run `act` on a connection, and again on a new one, until the play is over."""
     while not stage.is_over.is_set():
         peer: Peer | None = None
@@ -97,15 +96,14 @@ async def send_plainly(stage: Stage, node: Node, entity: str) -> None:
     await persist(stage, node, _one_error(act))
 
 
-async def _send_some(
-    stage: Stage, peer: Peer, link: SimLink, node: Node, entity: str
-) -> None:
+async def _send_some(stage: Stage, peer: Peer, link: SimLink, node: Node, entity: str) -> None:
     count = stage.random.choice((1, 1, 1, 3))
-    sends = [stage.new_send(node, entity) for _ in range(count)]
+    ttl_ms = stage.random.randint(500, 8000) if stage.random.random() < 0.1 else 0
+    sends = [stage.new_send(node, entity, expires=ttl_ms > 0) for _ in range(count)]
     due_ms = 0
     if stage.random.random() < 0.15:
         due_ms = stage.now_ms() + stage.random.randint(1, 8000)
-    payloads = [payload_of(send, scheduled_ms=due_ms) for send in sends]
+    payloads = [payload_of(send, scheduled_ms=due_ms, ttl_ms=ttl_ms) for send in sends]
     await peer.send(link, payloads[0] if count == 1 else batch_of(payloads), sends)
 
 
@@ -159,7 +157,7 @@ async def _move(
     # Sometimes so late that the lock runs out before the end.
     await stage.pause(stage.random.choice((0.1, 0.1, 7)))
     await peer.settle(delivery, state(TRANSACTIONAL, txn_id, state(ACCEPTED)))
-    if stage.random.random() < 0.3:
+    if stage.random.random() < 0.5:
         left_ms = delivery.until_ms - stage.now_ms()
         await asyncio.sleep(max(0, left_ms + stage.random.randint(-40, 10)) / 1000)
     txn = Txn(
@@ -230,9 +228,19 @@ async def drain_sessions(stage: Stage, node: Node, address: str) -> None:
     await persist(stage, node, act)
 
 
-async def _settle_somehow(
-    stage: Stage, peer: Peer, delivery: Delivery, is_patient: bool
-) -> None:
+async def _keep(stage: Stage, peer: Peer, delivery: Delivery) -> None:
+    """Renew a lock late, and work on for longer than it would have lasted."""
+    left_ms = delivery.until_ms - stage.now_ms()
+    await asyncio.sleep(max(0, left_ms - stage.random.choice((2000, 400, 100, 5))) / 1000)
+    try:
+        async with asyncio.timeout(_OPERATION_S):
+            await peer.renew(delivery)
+    except Refused:
+        return
+    await stage.pause(4)
+
+
+async def _settle_somehow(stage: Stage, peer: Peer, delivery: Delivery, is_patient: bool) -> None:
     """Complete, or abandon, defer, bury, forget, or settle at the very end of the lock."""
     luck = 0.0 if is_patient else stage.random.random()
     arrive_ms = 0
@@ -247,8 +255,10 @@ async def _settle_somehow(
         outcome = state(MODIFIED, True, True)
     elif luck < 0.78:
         outcome = state(REJECTED)
-    elif luck < 0.88:
+    elif luck < 0.85:
         return
+    elif luck < 0.92 and delivery.session is None:
+        await _keep(stage, peer, delivery)
     else:
         arrive_ms = delivery.until_ms + stage.random.choice((-1, 0, 0, 0, 1))
     try:

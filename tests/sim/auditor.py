@@ -12,7 +12,8 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from twinbus.amqp.types import Described
 
@@ -44,6 +45,8 @@ class Send:
     #: Several attempts of a pair may carry the same message: what one broker sees twice.
     may_repeat: bool = False
     is_ping: bool = False
+    #: It has a time to live, so that it may be gone without anybody's doing.
+    expires: bool = False
     accepted: bool = False
     refused: bool = False
 
@@ -69,8 +72,11 @@ class Delivery:
     session: str | None
     count: int
     until_ms: int
+    #: When its time to live is over; 0: never.
+    expires_ms: int
     is_settled: bool
     payload: bytes
+    token: UUID
     asked: str = ""
     asked_reached_ms: int = 0
 
@@ -168,6 +174,8 @@ class Auditor:
             self.violation("R4", f"a settled message came back: {where}")
         if self._is_locked(copy):
             self.violation("R2", f"a second lock on a locked message: {where}")
+        if delivery.expires_ms and self._now_ms() >= delivery.expires_ms:
+            self.violation("D5", f"an expired message was delivered: {where}")
         if delivery.is_settled:
             copy.is_deleted_on_receipt = True
         copy.lock = delivery
@@ -230,6 +238,13 @@ class Auditor:
                 self.violation("R5", f"a message was settled twice: {where}")
             copy.removed = True
 
+    def renewed(self, delivery: Delivery, until_ms: int) -> None:
+        """The broker has prolonged a lock (R6)."""
+        self.note("renewed", delivery.stream, delivery.seq, delivery.mid, until_ms)
+        if until_ms < delivery.until_ms:
+            self.violation("R6", f"a renewal made the lock on {delivery.mid} shorter")
+        delivery.until_ms = until_ms
+
     def leaving(self, wire: Wire, link: str) -> None:
         """A link ends. Locks outlive it, except those of a session (E6)."""
         for copy in self.copies.values():
@@ -282,7 +297,8 @@ class Auditor:
         for send in self.sends.values():
             if send.node != node or send.is_ping:
                 continue
-            if send.accepted and send.mid not in present and send.mid not in gone:
+            is_kept = send.mid in present or send.mid in gone or send.expires
+            if send.accepted and not is_kept:
                 self.violation("S1", f"{send.mid} was accepted by {send.entity} and is lost")
             if send.refused and send.mid in places and not send.may_repeat:
                 self.violation("S2", f"{send.mid} was refused by {send.entity} and is there")
@@ -318,10 +334,20 @@ class Auditor:
                 self.violation("E10", f"a transaction that was rolled back is there, {what}")
 
 
+def code_of(said: Described) -> int:
+    assert isinstance(said.descriptor, int)
+    return int(said.descriptor)
+
+
+def fields_of(said: Described) -> list[Any]:
+    assert isinstance(said.value, list)
+    return said.value
+
+
 def _meaning(outcome: Described) -> str:
-    code = int(outcome.descriptor)  # type: ignore[call-overload]
+    code = code_of(outcome)
     if code == TRANSACTIONAL:
         return IN_TRANSACTION
     if code == MODIFIED:
-        return DEFER if outcome.value[1] else ABANDON
+        return DEFER if fields_of(outcome)[1] else ABANDON
     return {ACCEPTED: COMPLETE, REJECTED: DEAD_LETTER, RELEASED: ABANDON}[code]

@@ -14,8 +14,7 @@ from random import Random
 
 from tests.sim.loop import VirtualLoop
 from tests.store.journal_disks import Files, MemoryDisk, Operation, WatchedDisk, power_cut
-
-from twinbus.journal.batch import MAGIC, parse
+from twinbus.journal.batch import is_whole, parse
 from twinbus.journal.scan import SEGMENT_SUFFIX
 
 _PLENTY_BYTES = 1 << 40
@@ -154,9 +153,7 @@ def _batches(name: str, data: bytes) -> list[tuple[int, int]]:
     segment = int(name.partition(".")[0])
     found: list[tuple[int, int]] = []
     offset = 0
-    while data.startswith(MAGIC, offset) and (
-        batch := parse(data, offset, segment << 32 | offset)
-    ):
+    while (batch := parse(data, offset, segment << 32 | offset)) and is_whole(data, offset, batch):
         found.append((offset, batch.length))
         offset += batch.length
     return found

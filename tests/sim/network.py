@@ -8,13 +8,13 @@ not it ever arrives: a promise counts when it is made.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from random import Random
 from typing import Protocol
 
 from tests.sim.loop import VirtualLoop
 from tests.unit.amqp.amqp_client import Frame
-
 from twinbus.amqp.codec import decode
 from twinbus.amqp.types import Described
 
@@ -73,6 +73,9 @@ class Wire:
         # Of what is on its way to a client that does not read, a broker's socket holds so much.
         self._buffer_bytes = random.choice((1 << 11, 1 << 18))
         self._held_until_ms = 0
+        # Timers of the same millisecond come in any order; what they bring must not.
+        self._up: deque[tuple[bytes, Callable[[], None] | None]] = deque()
+        self._down: deque[tuple[list[Frame], int]] = deque()
         self._up_ms = self._down_ms = 0
         self._down_bytes = 0
         self._is_full = False
@@ -99,9 +102,11 @@ class Wire:
             return
         wanted_ms = max(self._arrival_ms(), arrive_ms)
         self._up_ms = max(self._up_ms, wanted_ms)
-        self._loop.at_ms(self._up_ms, self._reach_broker, data, on_arrival)
+        self._up.append((data, on_arrival))
+        self._loop.at_ms(self._up_ms, self._reach_broker)
 
-    def _reach_broker(self, data: bytes, on_arrival: Callable[[], None] | None) -> None:
+    def _reach_broker(self) -> None:
+        data, on_arrival = self._up.popleft()
         if self.broker_end_closed:
             return
         if on_arrival is not None:
@@ -131,7 +136,8 @@ class Wire:
             self._client.overheard(frame)
         self._down_ms = max(self._down_ms, self._arrival_ms())
         self._down_bytes += len(data)
-        self._loop.at_ms(self._down_ms, self._reach_client, frames, len(data))
+        self._down.append((frames, len(data)))
+        self._loop.at_ms(self._down_ms, self._reach_client)
         if self._down_bytes > self._buffer_bytes and not self._is_full:
             self._is_full = True
             self._protocol.pause_writing()
@@ -155,11 +161,13 @@ class Wire:
                 value, end = decode(body)
                 assert isinstance(value, Described)
                 assert isinstance(value.descriptor, int)
+                assert isinstance(value.value, list)
                 frames.append(Frame(channel, int(value.descriptor), value.value, body[end:]))
         self._rest = data[at:]
         return frames
 
-    def _reach_client(self, frames: list[Frame], size: int) -> None:
+    def _reach_client(self) -> None:
+        frames, size = self._down.popleft()
         self._down_bytes -= size
         if self._is_full and self._down_bytes <= self._buffer_bytes // 4:
             self._is_full = False
@@ -181,13 +189,13 @@ class Wire:
         if self.broker_end_closed:
             return
         self._end_broker()
-        self._loop.at_ms(max(self._down_ms, self._arrival_ms()), self._end_client)
+        self._loop.at_ms(max(self._down_ms, self._arrival_ms()) + 1, self._end_client)
 
     def close_client_end(self) -> None:
         """The client closes its socket."""
         if not self.client_end_closed:
             self._end_client()
-            self._loop.at_ms(max(self._up_ms, self._arrival_ms()), self._end_broker)
+            self._loop.at_ms(max(self._up_ms, self._arrival_ms()) + 1, self._end_broker)
 
     def cut(self) -> None:
         """Both ends see a reset; what is under way is gone."""

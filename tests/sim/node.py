@@ -17,7 +17,6 @@ from tests.sim.drive import Drive, SimWorker, flip_bit, misdirect
 from tests.sim.loop import VirtualLoop
 from tests.sim.network import Wire
 from tests.store.journal_disks import Files, MemoryDisk
-
 from twinbus.core.descriptions import LISTEN, MANAGE, SEND, AuthorizationRule
 from twinbus.engine.engine import Engine
 from twinbus.engine.index import ACTIVE, DEFERRED, DEFERRED_LOCKED, LOCKED
@@ -186,7 +185,7 @@ def replay(files: Files, now_ms: int) -> Live:
     journal = Journal.open(JOURNAL, disk=MemoryDisk(files), segment_bytes=SEGMENT_BYTES)
     engine = Engine(journal, 0, bytes)
     journal.replay(engine.replay)
-    engine.finish_replay(journal.current_segment, now_ms)
+    engine.finish_replay(now_ms)
     return live_of(engine)
 
 

@@ -12,11 +12,11 @@ from random import Random
 from typing import Any
 
 from azure.servicebus import ServiceBusMessage
+
 from tests.sim.actors import Stage
 from tests.sim.loop import VirtualLoop
 from tests.sim.node import Node
 from tests.sim.sdk import SimClient
-
 from twinbus.pairing.observer import Observer
 from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from twinbus.pairing.pair import Pair
@@ -54,9 +54,10 @@ class Paired:
         )
         observer = Observer(lambda event: stage.auditor.note("pair", type(event).__name__))
         known = [BacklogQueue(index, name) for index, name in enumerate(queues)]
-        clients: Any = self._primary, second
-        self._pair = Pair(*clients, known, options, observer)
-        self._pumps = [Pump(*clients, name, options, observer) for name in queues]
+        first: Any = self._primary
+        then: Any = second
+        self._pair = Pair(first, then, known, options, observer)
+        self._pumps = [Pump(first, then, name, options, observer) for name in queues]
         self._pumping = [asyncio.create_task(pump.run()) for pump in self._pumps]
 
     async def send(self, entity: str) -> None:

@@ -11,8 +11,9 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
-from tests.sim.auditor import Auditor, Delivery, Send
+from tests.sim.auditor import Auditor, Delivery, Send, code_of, fields_of
 from tests.sim.network import Wire
 from tests.sim.node import KEY, POLICY
 from tests.unit.amqp.amqp_client import (
@@ -30,7 +31,6 @@ from tests.unit.amqp.amqp_client import (
     source,
     target,
 )
-
 from twinbus.amqp.codec import decode, encode
 from twinbus.amqp.framing import AMQP_HEADER, SASL_HEADER, sasl_frame
 from twinbus.amqp.types import Described, Symbol, UInt, ULong
@@ -74,6 +74,8 @@ class SimLink:
     received: int = 0
     inbox: deque[Delivery] = field(default_factory=deque)
     bell: asyncio.Event = field(default_factory=asyncio.Event)
+    #: On this link come the answers of a management node.
+    carries_answers: bool = False
 
     def check(self) -> None:
         if self.error is not None:
@@ -95,6 +97,8 @@ class Peer:
         self._deliveries: dict[int, Delivery] = {}
         self._waiting: dict[tuple[bool, int], asyncio.Future[Described]] = {}
         self._opened: dict[str, asyncio.Future[None]] = {}
+        #: Renewals under way: the lock of each, and who waits for the answer.
+        self._renewals: dict[str, tuple[Delivery, asyncio.Future[int]]] = {}
         wire.join(self)
         plain = state(0x41, Symbol("PLAIN"), f"\0{POLICY}\0{KEY}".encode())
         self._wire.send(
@@ -123,12 +127,17 @@ class Peer:
         """Accept the next session that is free."""
         wanted = source(address, None, None, None, None, None, None, {SESSION_FILTER: None})
         properties = {_TIMEOUT_PROPERTY: UInt(wait_ms)}
-        return await self._attach(address, receiver=True, source=wanted, rcv=1, properties=properties)
+        return await self._attach(
+            address, receiver=True, source=wanted, rcv=1, properties=properties
+        )
 
-    async def _attach(self, address: str, *, receiver: bool, **more: Any) -> SimLink:
+    async def _attach(
+        self, address: str, name: str = "", *, receiver: bool, **more: Any
+    ) -> SimLink:
         self._check()
         handle = len(self._links)
-        link = SimLink(self, f"{address}#{handle}", handle, address)
+        link = SimLink(self, f"{address}#{name or handle}", handle, address)
+        link.carries_answers = name == "answers"
         self._links[link.name] = link
         opened = self._opened[link.name] = asyncio.get_running_loop().create_future()
         self._write(ATTACH, attach_fields(handle, receiver, link.name, **more))
@@ -165,7 +174,7 @@ class Peer:
         answer = await self._transfer(link, _value(state(DECLARE, None)), [], None)
         if answer.descriptor != DECLARED:
             raise _refusal(answer)
-        return bytes(answer.value[0])
+        return bytes(fields_of(answer)[0])
 
     async def discharge(self, link: SimLink, txn_id: bytes, fail: bool, txn: Send) -> None:
         """End a transaction; the auditor hears of its answer as of that of a send."""
@@ -229,6 +238,28 @@ class Peer:
         if said.descriptor != outcome.descriptor or _condition(said):
             raise _refusal(said)
 
+    async def renew(self, delivery: Delivery) -> None:
+        """Prolong a lock through the management node of its entity (R6)."""
+        node = f"{delivery.stream}/$management"
+        answers = self._links.get(f"{node}#answers")
+        if answers is None:
+            answers = await self._attach(node, "answers", receiver=True, source=source(node))
+            self.grant(answers, 1000)
+        requests = self._links.get(f"{node}#requests")
+        if requests is None:
+            requests = await self._attach(node, "requests", receiver=False, target=target(node))
+        name = f"renew-{self._next_delivery}"
+        answer: asyncio.Future[int] = _future()
+        self._renewals[name] = delivery, answer
+        properties = state(0x73, name, None, None, None, answers.name)
+        headers = Described(ULong(0x74), {"operation": "com.microsoft:renew-lock"})
+        body = Described(ULong(0x77), {"lock-tokens": [delivery.token]})
+        payload = encode(properties) + encode(headers) + encode(body)
+        await self._transfer(requests, payload, [], None)
+        status = await answer
+        if status != 200:
+            raise Refused(str(status))
+
     # --- what the broker says ---------------------------------------------------------
 
     def overheard(self, frame: Frame) -> None:
@@ -240,6 +271,9 @@ class Peer:
                 link.session = given.get(SESSION_FILTER)
         elif frame.code == TRANSFER:
             link = self._remote[frame[0]]
+            if link.carries_answers:
+                self._overhear_answer(frame.payload)
+                return
             delivery = _read_delivery(frame, self._wire, self.node, link)
             self._deliveries[delivery.number] = delivery
             self._auditor.delivered(delivery)
@@ -248,11 +282,17 @@ class Peer:
                 if frame[0]:
                     for send in self._sends.pop(number, ()):
                         self._auditor.answered(send, frame[4].descriptor, _condition(frame[4]))
-                elif (delivery := self._deliveries.get(number)) is not None:
-                    self._auditor.settled(delivery, frame[4].descriptor, _condition(frame[4]))
+                elif (settled := self._deliveries.get(number)) is not None:
+                    self._auditor.settled(settled, frame[4].descriptor, _condition(frame[4]))
         elif frame.code == DETACH:
             link = self._remote[frame[0]]
             self._auditor.leaving(self._wire, link.name)
+
+    def _overhear_answer(self, payload: bytes) -> None:
+        sections = _sections(payload)
+        delivery, _ = self._renewals[sections[0x73][5]]
+        if sections[0x74]["statusCode"] == 200:
+            self._auditor.renewed(delivery, int(sections[0x77]["expirations"][0]))
 
     def arrived(self, frame: Frame) -> None:
         if frame.code == ATTACH:
@@ -270,6 +310,12 @@ class Peer:
         elif frame.code == TRANSFER:
             link = self._remote[frame[0]]
             link.received += 1
+            if link.carries_answers:
+                sections = _sections(frame.payload)
+                _, answer = self._renewals[sections[0x73][5]]
+                if not answer.done():
+                    answer.set_result(int(sections[0x74]["statusCode"]))
+                return
             link.inbox.append(self._deliveries[frame[1]])
             link.bell.set()
         elif frame.code == DISPOSITION:
@@ -292,6 +338,9 @@ class Peer:
             if not waiting.done():
                 waiting.set_exception(self.error)
         self._waiting.clear()
+        for _, answer in self._renewals.values():
+            if not answer.done():
+                answer.set_exception(self.error)
 
     # --- inside -----------------------------------------------------------------------
 
@@ -304,9 +353,7 @@ class Peer:
 
     def _expect(self, is_send: bool, number: int) -> asyncio.Future[Described]:
         self._check()
-        waiting: asyncio.Future[Described] = asyncio.get_running_loop().create_future()
-        # Who waited may have given up; that is no error of the loop's.
-        waiting.add_done_callback(lambda done: done.cancelled() or done.exception())
+        waiting: asyncio.Future[Described] = _future()
         self._waiting[is_send, number] = waiting
         return waiting
 
@@ -324,6 +371,13 @@ class Peer:
             link.credit.release()
 
 
+def _future() -> asyncio.Future[Any]:
+    made: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    # Who waited may have given up; that is no error of the loop's.
+    made.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return made
+
+
 def _numbers(frame: Frame) -> range:
     first = int(frame[1])
     return range(first, (first if frame[2] is None else int(frame[2])) + 1)
@@ -335,25 +389,32 @@ def _value(body: Described) -> bytes:
 
 def _condition(said: Described) -> str:
     """The error condition in a state, or nothing."""
-    if said is None or said.descriptor != REJECTED or not said.value or said.value[0] is None:
+    if said.descriptor != REJECTED or not said.value or fields_of(said)[0] is None:
         return ""
-    return str(said.value[0].value[0])
+    return str(fields_of(fields_of(said)[0])[0])
 
 
 def _refusal(said: Described) -> Exception:
-    return Refused(_condition(said) or f"0x{int(said.descriptor):02x}")
+    return Refused(_condition(said) or f"0x{code_of(said):02x}")
+
+
+def _sections(payload: bytes) -> dict[int, Any]:
+    sections: dict[int, Any] = {}
+    at = 0
+    while at < len(payload):
+        section, at = decode(payload, at)
+        assert isinstance(section, Described)
+        sections[code_of(section)] = section.value
+    return sections
 
 
 def _read_delivery(frame: Frame, wire: Wire, node: str, link: SimLink) -> Delivery:
-    sections: dict[int, Any] = {}
-    at = 0
-    while at < len(frame.payload):
-        section, at = decode(frame.payload, at)
-        assert isinstance(section, Described)
-        sections[int(section.descriptor)] = section.value  # type: ignore[call-overload]
+    sections = _sections(frame.payload)
     annotations = {str(key): value for key, value in sections.get(0x72, {}).items()}
     header = [*sections.get(0x70, []), *[None] * 5]
     properties = [*sections[0x73], *[None] * 11]
+    ttl_ms = int(header[2] or 0)
+    tag = bytes(frame[2] or bytes(16))
     return Delivery(
         wire=wire,
         link=link.name,
@@ -365,6 +426,8 @@ def _read_delivery(frame: Frame, wire: Wire, node: str, link: SimLink) -> Delive
         session=properties[10],
         count=int(header[4] or 0),
         until_ms=int(annotations.get("x-opt-locked-until", 0)),
+        expires_ms=int(annotations["x-opt-enqueued-time"]) + ttl_ms if ttl_ms else 0,
         is_settled=bool(frame[4]),
         payload=frame.payload,
+        token=UUID(bytes_le=tag),
     )

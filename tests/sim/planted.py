@@ -49,7 +49,7 @@ def _lock_boundary(check_lock: Callable[..., None]) -> Callable[..., None]:
 
 def _complete_before_forward(forward: Callable[..., None]) -> Callable[..., None]:
     def planted(self: Holder, *given: Any) -> None:
-        asyncio.get_running_loop().call_later(0.05, forward, self, *given)
+        asyncio.get_running_loop().call_later(0.2, forward, self, *given)
 
     return planted
 
@@ -77,7 +77,9 @@ def _transaction_split(_: Any) -> Callable[..., None]:
 PLANTED = {
     "answer-before-sync": Planted(Broker, "_commit", _answer_before_sync, "S1", (2, 4, 5)),
     "lock-boundary": Planted(Stream, "check_lock", _lock_boundary, "R5", (2, 4, 6)),
-    "complete-before-forward": Planted(Holder, "_forward", _complete_before_forward, "S1", (33, 36, 37)),
+    "complete-before-forward": Planted(
+        Holder, "_forward", _complete_before_forward, "S1", (33, 36, 37)
+    ),
     "syphon-completes-first": Planted(Pump, "_handle", _syphon_completes_first, "P11", (3, 4, 5)),
     "transaction-split": Planted(Transaction, "commit", _transaction_split, "E10", (4, 7, 11)),
 }

@@ -21,9 +21,9 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
     ServiceBusServerBusyError,
 )
+
 from tests.sim.auditor import ACCEPTED, MODIFIED, REJECTED, Auditor, Delivery, Send
 from tests.sim.peer import Broken, Peer, Refused, SimLink, state
-
 from twinbus.amqp.codec import decode
 from twinbus.amqp.types import Symbol, ULong
 from twinbus.pairing.rewrite import PING_CONTENT_TYPE

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import sys
+import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import ExitStack
@@ -22,7 +24,6 @@ from tests.sim.actors import Stage
 from tests.sim.auditor import Auditor
 from tests.sim.loop import VirtualLoop
 from tests.sim.node import SEGMENT_BYTES, Node
-
 from twinbus.core.descriptions import (
     QueueDescription,
     RuleDescription,
@@ -91,9 +92,7 @@ class World:
         for node in self.nodes:
             node.start()
         pair = pairing.Paired(self.stage, self.primary, self.secondary, BACKLOG)
-        await self.play(
-            *self.cast(), pair.send("orders"), pair.send("orders"), faults=self.trouble
-        )
+        await self.play(*self.cast(), pair.send("orders"), pair.send("orders"), faults=self.trouble)
         for node in self.nodes:
             self.heal(node)
         await self.drain(pair)
@@ -261,11 +260,27 @@ class World:
                 self.auditor.violation("R7", f"{node.name} is another after a restart at rest")
 
 
-class _Settings:
+class _JournalTime:
     """The journal's own clock, for its rare retries."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self.monotonic = loop.time
+
+
+class _Witness:
+    """Stands where errors are only logged, so that they fail the run."""
+
+    def __init__(self, auditor: Auditor) -> None:
+        self._auditor = auditor
+
+    def exception(self, text: str) -> None:
+        """What the listener calls when a connection met a fault of the broker's own."""
+        self._auditor.violation("crash", f"{text}: {sys.exc_info()[1]!r}")
+
+    def of_loop(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        where = "".join(traceback.format_exception(error)) if error else ""
+        self._auditor.violation("crash", f"{context['message']}\n{where}")
 
 
 def run_seed(
@@ -279,6 +294,8 @@ def run_seed(
     world = World(seed, loop)
     if keeps_trace:
         world.auditor.trace = []
+    witness = _Witness(world.auditor)
+    loop.set_exception_handler(witness.of_loop)
     with ExitStack() as patches:
         for name, value in {
             # A journal of kilobytes meets what one of gigabytes does.
@@ -286,7 +303,8 @@ def run_seed(
             "twinbus.server.broker._CARRY_STEP_BYTES": 1024,
             "twinbus.server.broker._SPACE_RESERVE_BYTES": SEGMENT_BYTES // 2,
             "twinbus.server.broker.PENDING_BYTES_MAX": world.random.choice((4096, 1 << 25)),
-            "twinbus.journal.journal.time": _Settings(loop),
+            "twinbus.journal.journal.time": _JournalTime(loop),
+            "twinbus.server.listener.log": witness,
             **pairing.virtual(loop, world.random),
         }.items():
             patches.enter_context(mock.patch(name, value))
@@ -297,9 +315,7 @@ def run_seed(
             logging.disable(logging.NOTSET)
             _end(loop)
     auditor = world.auditor
-    return Result(
-        seed, auditor.violations, auditor.trace_hash, auditor.counts, auditor.trace or []
-    )
+    return Result(seed, auditor.violations, auditor.trace_hash, auditor.counts, auditor.trace or [])
 
 
 def _end(loop: VirtualLoop) -> None:

@@ -18,7 +18,7 @@ from twinbus.cli.node import Node
 from twinbus.cli.outbox import Outbox
 from twinbus.cli.printer import Printer, confirm
 from twinbus.cli.receive import received
-from twinbus.cli.remote import Remote
+from twinbus.cli.remote import BRISK, Remote
 from twinbus.core import names
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def resubmit(
 ) -> None:  # fmt: skip
     """Put dead letters back where they died. It may be stopped and run again at any time."""
     path = _dead_letter_path(entity)
-    wanted = _Wanted(reason, frozenset(sequence_number or ()))
+    wanted = Wanted(reason, frozenset(sequence_number or ()))
     with remote.client() as client:
         node = Node(client, path)
         atomic = node.is_twinbus()
@@ -67,7 +67,7 @@ def resubmit(
                     " completed; if stopped in between, one may be there twice. Go on?",
                     yes,
                 )
-                count = _send_again(client, path, target, wanted, advance)
+                count = send_again(client, path, target, wanted, advance)
     printer.result({"resubmitted": count, "atomic": atomic}, f"{count} resubmitted from {path}.")
 
 
@@ -86,7 +86,7 @@ def purge(remote: Remote, printer: Printer, entity: Entity, yes: Yes = False) ->
     printer.result({"purged": total}, f"{total} purged from {path}.")
 
 
-class _Wanted:
+class Wanted:
     """Which dead letters are meant; without a choice all of them."""
 
     def __init__(self, reason: str | None, numbers: frozenset[int]) -> None:
@@ -99,7 +99,7 @@ class _Wanted:
         )
 
 
-def _move(node: Node, wanted: _Wanted, advance: Any) -> int:
+def _move(node: Node, wanted: Wanted, advance: Any) -> int:
     total = 0
     for page in node.browse(bodies=False):
         chosen = [shown["sequence_number"] for shown in page if wanted(shown)]
@@ -110,17 +110,24 @@ def _move(node: Node, wanted: _Wanted, advance: Any) -> int:
     return total
 
 
-def _send_again(
-    client: ServiceBusClient, path: str, target: str, wanted: _Wanted, advance: Any
+def send_again(
+    client: ServiceBusClient, path: str, target: str, wanted: Wanted, advance: Any
 ) -> int:
+    """Send dead letters to `target` under their own ids, completing each once it is there."""
     total = 0
-    passed_over = []
-    with client.get_queue_receiver(path) as receiver, client.get_queue_sender(target) as sender:
+    passed_over = {}
+    with (
+        client.get_queue_receiver(path, **BRISK) as receiver,
+        client.get_queue_sender(target, **BRISK) as sender,
+    ):
         outbox = Outbox(sender)
         for message, payload in received(receiver, None, _WAIT_S):
             shown = to_json(payload)
+            if shown["sequence_number"] in passed_over:
+                # Its lock is over and it came again: everything has been seen.
+                break
             if not wanted(shown):
-                passed_over.append(message)
+                passed_over[shown["sequence_number"]] = message
                 continue
             if isinstance(shown.get("application_properties"), dict):
                 for name in _DEATH:
@@ -130,7 +137,7 @@ def _send_again(
             receiver.complete_message(message)
             total += 1
             advance(1)
-        for message in passed_over:
+        for message in passed_over.values():
             receiver.abandon_message(message)
     return total
 

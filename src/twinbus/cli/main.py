@@ -105,4 +105,4 @@ def _port(text: str, option: str) -> int | None:
 
 
 def main() -> None:
-    app()
+    app(prog_name="twinbus")

@@ -21,7 +21,7 @@ from twinbus.core.units import duration_from_iso, duration_to_iso
 _HEADER, _DELIVERY, _ANNOTATIONS, _PROPERTIES, _APPLICATION = 0x70, 0x71, 0x72, 0x73, 0x74
 _DATA, _SEQUENCE, _VALUE, _FOOTER = 0x75, 0x76, 0x77, 0x78
 
-_TTL, _DELIVERY_COUNT = 2, 4
+_TTL = 2
 _HEADER_FIELDS: tuple[tuple[str, type], ...] = (
     ("durable", bool),
     ("priority", UByte),
@@ -29,6 +29,8 @@ _HEADER_FIELDS: tuple[tuple[str, type], ...] = (
     ("first_acquirer", bool),
     ("delivery_count", UInt),
 )
+# The one is written as a duration; the other begins at 0 with every broker.
+_HEADER_OWN_WAY = ("time_to_live", "delivery_count")
 # By the names that the SDKs use; the type is the one a field should have.
 _PROPERTY_FIELDS: tuple[tuple[str, type], ...] = (
     ("message_id", str),
@@ -128,10 +130,12 @@ def _encode(given: Mapping[str, Json]) -> Encoded:
         raise ValueError(
             f"unknown: {', '.join(sorted(unknown))}; known are {', '.join(sorted(_KNOWN))}"
         )
-    header = [_unfield(given.get(name), kind) for name, kind in _HEADER_FIELDS]
+    header = [
+        None if name in _HEADER_OWN_WAY else _unfield(given.get(name), kind)
+        for name, kind in _HEADER_FIELDS
+    ]
     if given.get("time_to_live") is not None:
         header[_TTL] = UInt(_duration_ms(given["time_to_live"]))
-    header[_DELIVERY_COUNT] = None
     properties = [_unfield(given.get(name), kind) for name, kind in _PROPERTY_FIELDS]
     annotations = _read_map(given.get("annotations"), Symbol)
     for key, (name, kind) in _NAMED_ANNOTATIONS.items():

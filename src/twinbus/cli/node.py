@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from twinbus.cli.failures import FAILURE, NOT_FOUND, REFUSED, CommandError
 from twinbus.cli.message_form import to_json
+from twinbus.cli.remote import BRISK
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusClient
@@ -40,7 +41,7 @@ class Node:
         made_by: Any = client
         # The SDK's only handler that opens no link of its own: a receiver's would be refused
         # by an entity with sessions, a sender's by a subscription.
-        self._handler: Any = made_by._create_session_browser(path)
+        self._handler: Any = made_by._create_session_browser(path, **BRISK)
 
     def request(self, operation: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Ask; gives the answer's map, empty if there is nothing."""

@@ -13,7 +13,7 @@ from twinbus.cli.failures import USAGE, CommandError
 from twinbus.cli.message_form import one_line, to_json
 from twinbus.cli.node import Node
 from twinbus.cli.printer import Printer
-from twinbus.cli.remote import Remote
+from twinbus.cli.remote import BRISK, Remote
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusReceivedMessage, ServiceBusReceiver
@@ -58,20 +58,24 @@ def receive(
         raise CommandError("--session goes without --next-session", USAGE)
     chosen: Any = NEXT_AVAILABLE_SESSION if next_session else session
     with remote.client() as client:
-        receiver = client.get_queue_receiver(entity, session_id=chosen, max_wait_time=wait)
+        receiver = client.get_queue_receiver(entity, session_id=chosen, max_wait_time=wait, **BRISK)
         count_received = 0
-        held = []
+        held = {}
         with receiver:
             for message, payload in received(receiver, None if everything else count, wait):
                 shown = to_json(payload)
+                number = shown["sequence_number"]
+                if number in held:
+                    # Its lock is over and it came again: everything has been seen.
+                    break
                 printer.line(shown, one_line)
                 count_received += 1
                 # What is given back at once would come again in the same run.
                 if settle is Settling.ABANDON:
-                    held.append(message)
+                    held[number] = message
                 else:
                     _settle(receiver, message, settle)
-            for message in held:
+            for message in held.values():
                 receiver.abandon_message(message)
     if not printer.json_output:
         printer.aside(f"{count_received} received from {entity}.")

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from twinbus.cli.failures import USAGE, CommandError
 
@@ -28,6 +28,9 @@ DEFAULT_ADMIN_PORT = 5300
 DEFAULT_CA = Path("twinbus-data") / "tls" / "ca.pem"
 # A command has someone waiting for it: it gives up sooner than a service would.
 _RETRIES = 1
+#: For the SDK's senders and receivers. Its keep-alive thread delays every end by up to a second,
+#: and a command does not sit idle on a connection.
+BRISK: dict[str, Any] = {"keep_alive": 0}
 
 
 @dataclass(frozen=True, slots=True)

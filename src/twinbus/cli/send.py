@@ -17,7 +17,7 @@ from twinbus.cli.message_form import Encoded, from_json
 from twinbus.cli.outbox import Outbox
 from twinbus.cli.printer import Printer
 from twinbus.cli.properties import property_value
-from twinbus.cli.remote import Remote
+from twinbus.cli.remote import BRISK, Remote
 from twinbus.core.ids import new_tracking_id
 from twinbus.core.units import duration_from_iso, ms_from_datetime
 
@@ -67,7 +67,7 @@ def send(
     }  # fmt: skip
     common = {name: value for name, value in common.items() if value is not None}
     properties = {name: values.to_json(value) for name, value in map(property_value, own or [])}
-    with remote.client() as client, client.get_queue_sender(entity) as sender:
+    with remote.client() as client, client.get_queue_sender(entity, **BRISK) as sender:
         outbox = Outbox(sender)
         with printer.progress(f"Sending to {entity}") as advance:
             for message in _messages(body or [], file or [], lines):

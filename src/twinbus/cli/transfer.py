@@ -20,7 +20,7 @@ from twinbus.cli.message_form import from_json
 from twinbus.cli.node import Node
 from twinbus.cli.outbox import Outbox
 from twinbus.cli.printer import Printer
-from twinbus.cli.remote import Remote
+from twinbus.cli.remote import BRISK, Remote
 from twinbus.cli.send import read_lines
 
 app = typer.Typer()
@@ -51,7 +51,7 @@ def export(remote: Remote, printer: Printer, entity: Entity, file: Target) -> No
 @command(app, "import")
 def import_(remote: Remote, printer: Printer, entity: Entity, file: Source) -> None:
     """Send all messages of a file that `export` wrote."""
-    with remote.client() as client, client.get_queue_sender(entity) as sender:
+    with remote.client() as client, client.get_queue_sender(entity, **BRISK) as sender:
         outbox = Outbox(sender)
         with printer.progress(f"Importing into {entity}") as advance:
             for number, message in enumerate(read_lines(file), 1):

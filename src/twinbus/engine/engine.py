@@ -99,8 +99,8 @@ class Engine:
         session.state_location = location
         stream.sessions.forget_if_idle(session)
 
-    def finish_replay(self, segment: int, now_ms: int) -> None:
-        """Make entities of what was read. `segment` is the journal's current one."""
+    def finish_replay(self, now_ms: int) -> None:
+        """Make entities of what was read."""
         by_kind = sorted(self._puts.items(), key=lambda item: _ORDER.index(item[1][0]))
         entities = [self._build(number, *put, now_ms) for number, put in by_kind]
         self._puts = {}
@@ -108,7 +108,7 @@ class Engine:
         self.registry.orphans = {}
         for entity, namespace in entities:
             for stream in entity.streams.values():
-                stream.replayed(segment)
+                stream.replayed()
             self._restore_history(entity, now_ms)
             namespace.watch_idle(entity, now_ms)
         self._remembered = {}

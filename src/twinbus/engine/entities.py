@@ -162,10 +162,23 @@ class Entity(Owner):
             )
         if self.bytes_used >= self.bytes_max:
             raise self._full()
-        if self.requires_session and message.session_id() is None and not message.is_ping:
+        if self.requires_session and not message.is_ping:
+            self._check_session(message.session_id())
+        if self.history is not None:
+            # The id will be needed: one that cannot be read is refused before anything is done.
+            message.properties()
+
+    def _check_session(self, session_id: str | None) -> None:
+        if session_id is None:
             raise BusError(
                 errors.NOT_ALLOWED,
                 f"'{self.path}' requires sessions: the message needs a session id.",
+            )
+        if len(session_id) > limits.SESSION_ID_CHARS_MAX:
+            # Nobody could ask for such a session.
+            raise BusError(
+                errors.ARGUMENT_ERROR,
+                f"A session id has at most {limits.SESSION_ID_CHARS_MAX} characters.",
             )
 
     def _full(self) -> BusError:
@@ -443,7 +456,7 @@ class Subscription(Holder):
         if plain:
             self._receive_copy(message, now_ms, ttl_ms, hops)
         for copy in copies:
-            self._receive_copy(copy, now_ms, ttl_ms, hops)
+            self._receive_copy(copy, now_ms, min(ttl_ms, copy.ttl_ms), hops)
 
     def _receive_copy(self, message: Message, now_ms: int, ttl_ms: int, hops: int) -> None:
         if self.main.sessions is not None and message.session_id() is None:

@@ -87,6 +87,11 @@ class Index:
             chunk = self.chunks[number] = Chunk(number)
             order = self.order
             if not order or number > order[-1]:
+                last = self.last
+                if last is not None and last.live == 0:
+                    # It was kept for the numbers that were to come; those went elsewhere.
+                    del self.chunks[last.number]
+                    order.pop()
                 order.append(number)
                 self.last = chunk
             else:

@@ -99,7 +99,7 @@ class Message:
         """The number that the message got where it first entered; 0 if that is here."""
         if not form.has_annotations(self.stored):
             return 0
-        value = form.annotations(self.stored).get(_ORIGINAL_SEQUENCE, 0)
+        value = form.annotation(self.stored, _ORIGINAL_SEQUENCE)
         return value if isinstance(value, int) else 0
 
     def copy(self) -> "Message":

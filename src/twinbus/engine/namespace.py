@@ -302,7 +302,7 @@ class Namespace(Directory):
             if isinstance(found, Subscription):
                 raise BusError(
                     errors.ARGUMENT_ERROR,
-                    f"'{own}' cannot forward to the subscription '{path}', only to a queue or topic.",
+                    f"'{own}' cannot forward to a subscription: name a queue or a topic.",
                 )
             if path is not None and found is None:
                 raise BusError(

@@ -8,6 +8,8 @@ from heapq import heappush
 
 from mypy_extensions import mypyc_attr
 
+from twinbus.core import errors
+from twinbus.core.errors import BusError
 from twinbus.engine import records
 from twinbus.engine.index import (
     ACTIVE,
@@ -45,7 +47,7 @@ class Shelf(Wakeable):
         self.path = path
         self.index = Index()
         self.next_seq = 1
-        #: The last segment in which `next_seq` can be read off a record.
+        #: The last segment in which `next_seq` can be read off a record; 0 when not known.
         self.sequence_segment = 0
         self.durable_seq = 0
         #: Delivery counts other than 0.
@@ -231,6 +233,17 @@ class Shelf(Wakeable):
         self._run_count = 1
         self._run_how = how
 
+    def cancel(self, seqs: list[int]) -> None:
+        """Cancel scheduled messages, all or none (E5)."""
+        for seq in seqs:
+            if self.index.state(seq) != SCHEDULED:
+                raise BusError(
+                    errors.MESSAGE_NOT_FOUND,
+                    f"There is no scheduled message with sequence number {seq} in '{self.path}'.",
+                )
+        for seq in seqs:
+            self.remove(seq, records.CANCELLED)
+
     # --- looking ----------------------------------------------------------------------
 
     def browse(
@@ -283,10 +296,9 @@ class Shelf(Wakeable):
         if first + count > self.next_seq:
             self.next_seq = first + count
 
-    def replayed(self, segment: int) -> None:
+    def replayed(self) -> None:
         """The journal is read to its end: everything in it is durable, nothing is locked."""
         self.durable_seq = self.next_seq - 1
-        self.sequence_segment = segment
         self.kernel.live_bytes += self.index.bytes
         for seq, due_ms in self.due.items():
             heappush(self.scheduled, (due_ms, seq))

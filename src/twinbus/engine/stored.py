@@ -29,6 +29,8 @@ _NO_PRIORITY: Final = 0xFF
 _U32: Final = Struct(">I")
 _EMPTY_MAP_BYTES: Final = 6
 _OMITTED: Final = "omitted-message-body-size"
+# The end of the year 9999, the last moment that clients can express.
+_LATEST_MS: Final = 253_402_300_799_999
 SCHEDULED_TIME: Final = "x-opt-scheduled-enqueue-time"
 # Written by the broker on every delivery; what a client sends under these names is dropped.
 _BROKERS_OWN: Final = frozenset(
@@ -111,7 +113,8 @@ class Front:
         # The JavaScript SDK writes empty ones.
         if end - pos <= _EMPTY_MAP_BYTES:
             return
-        kept = [p for p in codec.map_pairs(payload, pos + 3) if p[0] not in _BROKERS_OWN]
+        # As a text: a stranger's key may be anything, even a list.
+        kept = [p for p in codec.map_pairs(payload, pos + 3) if str(p[0]) not in _BROKERS_OWN]
         if code == DELIVERY_ANNOTATIONS:
             self.delivery_annotations = kept
             return
@@ -120,7 +123,7 @@ class Front:
             if key == SCHEDULED_TIME:
                 when = codec.decode_whole(raw)
                 if isinstance(when, int):
-                    self.scheduled_ms = when
+                    self.scheduled_ms = min(when, _LATEST_MS)
 
     def stored(self, bare: bytes) -> bytes:
         """The stored form; `bare` is the last piece of the bare message."""
@@ -157,10 +160,10 @@ def _read_header(raw: bytes) -> bytes:
     durable = len(fields) > 0 and fields[0] is True
     priority = _NO_PRIORITY
     if len(fields) > 1 and isinstance(fields[1], int):
-        priority = min(fields[1], 254)
+        priority = max(0, min(fields[1], 254))
     ttl_ms: int = NO_TTL
     if len(fields) > 2 and isinstance(fields[2], int) and fields[2] > 0:
-        ttl_ms = fields[2]
+        ttl_ms = min(fields[2], NO_TTL)
     return _prefix(ttl_ms, durable, priority)
 
 
@@ -190,11 +193,13 @@ def has_annotations(stored: bytes) -> bool:
     return not stored.startswith(_NO_ANNOTATIONS, 6)
 
 
-def annotations(stored: bytes) -> dict[str, object]:
-    """The message annotations kept with the message."""
+def annotation(stored: bytes, name: str) -> object:
+    """One message annotation, None if it is missing; the others may be beyond reading."""
     fields = _PREFIX.unpack_from(stored)
-    pairs = _pairs(stored, PREFIX_SIZE, fields[3])
-    return {str(key): codec.decode_whole(raw) for key, raw in pairs}
+    for key, raw in _pairs(stored, PREFIX_SIZE, fields[3]):
+        if key == name:
+            return codec.decode_whole(raw)
+    return None
 
 
 def with_annotation(stored: bytes, name: str, value: bytes) -> bytes:

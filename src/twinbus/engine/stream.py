@@ -24,7 +24,6 @@ from twinbus.engine.index import (
     DEFERRED_LOCKED,
     LOCKED,
     NEVER,
-    SCHEDULED,
     Index,
 )
 from twinbus.engine.kernel import Kernel
@@ -382,17 +381,6 @@ class Stream(Shelf):
         self._note_attempt(seq, self.counts.get(seq, 0), ACTIVE)
         self.index.expires_again(seq)
         self.make_available(seq)
-
-    def cancel(self, seqs: list[int]) -> None:
-        """Cancel scheduled messages, all or none (E5)."""
-        for seq in seqs:
-            if self.index.state(seq) != SCHEDULED:
-                raise BusError(
-                    errors.MESSAGE_NOT_FOUND,
-                    f"There is no scheduled message with sequence number {seq} in '{self.path}'.",
-                )
-        for seq in seqs:
-            self.remove(seq, records.CANCELLED)
 
     # --- sessions ---------------------------------------------------------------------
 

@@ -6,11 +6,13 @@ from typing import Final
 from uuid import UUID
 
 from twinbus.amqp import codec
+from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.types import Timestamp
 from twinbus.core.units import UNLIMITED_MS, datetime_from_ms, ms_from_datetime
 from twinbus.engine import message as place
 from twinbus.engine import stored as form
 from twinbus.engine.message import Message
+from twinbus.filters.errors import EvaluationError
 from twinbus.filters.values import MISSING, Missing, Value
 
 # System properties that are fields of the properties section.
@@ -41,7 +43,6 @@ class View:
         self._message = message
         self._new_id = new_id
         self._user: dict[str, tuple[str, Value]] | None = None
-        self._annotations: dict[str, object] | None = None
 
     def system(self, name: str) -> Value:
         field = _FIELDS.get(name)
@@ -58,15 +59,20 @@ class View:
         annotation = _ANNOTATIONS.get(name)
         if annotation is None:
             return None
-        if self._annotations is None:
-            self._annotations = form.annotations(self._message.stored)
-        return plain(self._annotations.get(annotation))
+        try:
+            return plain(form.annotation(self._message.stored, annotation))
+        except DecodeError as error:
+            raise EvaluationError(f"The annotation {annotation} cannot be read: {error}.") from None
 
     def _properties(self) -> dict[str, tuple[str, Value]]:
         if self._user is None:
-            self._user = {}
-            for key, raw in self._message.application_properties():
-                self._user[str(key).casefold()] = (str(key), plain(codec.decode_whole(raw)))
+            user: dict[str, tuple[str, Value]] = {}
+            try:
+                for key, raw in self._message.application_properties():
+                    user[str(key).casefold()] = (str(key), plain(codec.decode_whole(raw)))
+            except DecodeError as error:
+                raise EvaluationError(f"The properties cannot be read: {error}.") from None
+            self._user = user
         return self._user
 
     def user(self, name: str) -> Value | Missing:
@@ -102,7 +108,6 @@ class View:
             self._message.limit_ttl(value // timedelta(milliseconds=1))
         elif name in _ANNOTATIONS:
             self._message.set_annotation(_ANNOTATIONS[name], _wire(value))
-            self._annotations = None
 
 
 def plain(value: object) -> Value:

@@ -96,6 +96,13 @@ def verdict_on(error: BaseException) -> Verdict:
     return next((row for kind, row in BY_TYPE if isinstance(error, kind)), UNAVAILABLE)
 
 
+def reason_and_description(error: BaseException) -> tuple[str, str]:
+    """What to write on a message that is dead-lettered because of this error (P11)."""
+    if isinstance(error, sdk.ServiceBusAuthenticationError) and verdict_on(error) is GONE:
+        return sdk.MessagingEntityNotFoundError.__name__, str(error.inner_exception)
+    return type(error).__name__, str(error)
+
+
 def _condition(error: BaseException) -> str:
     condition = getattr(error, "_condition", None)
     return condition.decode() if isinstance(condition, bytes) else str(condition)

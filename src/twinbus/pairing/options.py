@@ -54,6 +54,10 @@ class SendAvailabilityPairedNamespaceOptions:
                 "the backlog queues cannot be made through a messaging client."
             )
 
+    def attempt_settings(self) -> dict[str, Any]:
+        """How the SDK's clients try: once, and not for ever (see `PairedServiceBusClient`)."""
+        return {"retry_total": 0, "try_timeout": self.operation_timeout.total_seconds()}
+
 
 def milliseconds(duration: timedelta) -> int:
     return duration // timedelta(milliseconds=1)

@@ -24,7 +24,7 @@ from twinbus.pairing.events import (
     PumpFailed,
     SyphonDeferred,
 )
-from twinbus.pairing.failures import BAD_CALL, OnSyphon, verdict_on
+from twinbus.pairing.failures import BAD_CALL, OnSyphon, reason_and_description, verdict_on
 from twinbus.pairing.observer import Observer
 from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from twinbus.pairing.pool import close_quietly
@@ -34,8 +34,10 @@ log = logging.getLogger("twinbus.pairing")
 
 # Messages asked for at once. Their locks run while the first of them are being sent.
 _RECEIVE_COUNT = 20
-# Messages that stay locked during a pass so that those behind them can be reached.
-_HELD_MAX = 200
+# Messages that stay locked during a pass so that those behind them can be reached. The bounds
+# are on memory and on cost: each of them is received again in the next pass.
+_HELD_MAX = 1000
+_HELD_BYTES_MAX = 16 * 1024 * 1024
 # With messages in hand a pass looks for more only this long before it ends.
 _LOOK_FURTHER_S = 1.0
 # Senders kept open, of the entities used last.
@@ -73,6 +75,7 @@ class Pump:
         self._senders: OrderedDict[str, ServiceBusSender] = OrderedDict()
         self._skipped: set[str] = set()
         self._held: list[ServiceBusReceivedMessage] = []
+        self._held_bytes = 0
 
     async def run(self) -> None:
         """Pump until told to stop; either side may go away and come back meanwhile."""
@@ -102,6 +105,7 @@ class Pump:
             try:
                 while not self._stopping.is_set():
                     await self._receive(receiver)
+                await self._give_back(receiver)
             except Exception as error:
                 if sdk.is_closed(receiver) or verdict_on(error) is BAD_CALL:
                     raise ClientGoneError(str(error)) from error
@@ -119,12 +123,18 @@ class Pump:
         await sdk.withdraw_credit(receiver)
         for message in messages:
             await self._handle(receiver, message)
-        if self._held and (not messages or len(self._held) >= _HELD_MAX):
-            await self._end_pass(receiver)
+        full = len(self._held) >= _HELD_MAX or self._held_bytes >= _HELD_BYTES_MAX
+        if full or (self._held and not messages):
+            await self._stopping.wait(self._retry_s)
+            await self._give_back(receiver)
 
-    async def _end_pass(self, receiver: ServiceBusReceiver) -> None:
-        await self._stopping.wait(self._retry_s)
-        held, self._held = self._held, []
+    def _hold(self, message: ServiceBusReceivedMessage, payload: bytes) -> None:
+        self._held.append(message)
+        self._held_bytes += len(payload)
+
+    async def _give_back(self, receiver: ServiceBusReceiver) -> None:
+        """End the pass: what could not be moved returns to its place in the backlog."""
+        held, self._held, self._held_bytes = self._held, [], 0
         self._skipped.clear()
         for message in held:
             try:
@@ -149,31 +159,22 @@ class Pump:
             await self._dead_letter(receiver, message, "MissingPath", str(error))
             return
         if restored.path.casefold() in self._skipped:
-            self._held.append(message)
+            self._hold(message, payload)
             return
         try:
             await self._send(restored)
         except ClientGoneError:
             raise
         except Exception as error:
-            await self._after_refusal(receiver, message, restored.path, error)
+            if verdict_on(error).on_syphon is OnSyphon.DEAD_LETTER:
+                await self._dead_letter(receiver, message, *reason_and_description(error))
+                return
+            self._skipped.add(restored.path.casefold())
+            self._hold(message, payload)
+            self._observer.tell([SyphonDeferred(restored.path, self.queue, str(error))])
             return
         await self._complete(receiver, message)
         self._observer.tell([MessageSyphoned(restored.path, self.queue)])
-
-    async def _after_refusal(
-        self,
-        receiver: ServiceBusReceiver,
-        message: ServiceBusReceivedMessage,
-        path: str,
-        error: Exception,
-    ) -> None:
-        if verdict_on(error).on_syphon is OnSyphon.DEAD_LETTER:
-            await self._dead_letter(receiver, message, type(error).__name__, str(error))
-            return
-        self._skipped.add(path.casefold())
-        self._held.append(message)
-        self._observer.tell([SyphonDeferred(path, self.queue, str(error))])
 
     async def _complete(
         self, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage
@@ -220,7 +221,7 @@ class Pump:
 
     async def _close_all(self) -> None:
         """After a failure every connection is new, and the locks on what was held are gone."""
-        self._held.clear()
+        self._held, self._held_bytes = [], 0
         self._skipped.clear()
         senders = list(self._senders.values())
         self._senders.clear()

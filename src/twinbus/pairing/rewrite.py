@@ -52,7 +52,7 @@ _BROKER_ANNOTATIONS = frozenset(
 # Message sections (AMQP 1.0 §3.2) and the fields that are changed in two of them.
 _HEADER, _DELIVERY, _ANNOTATIONS, _PROPERTIES, _APPLICATION = 0x70, 0x71, 0x72, 0x73, 0x74
 _HEADER_TTL, _HEADER_DELIVERY_COUNT = 2, 4
-_MESSAGE_ID, _EXPIRY, _CREATION, _GROUP_ID = 0, 8, 9, 10
+_EXPIRY, _CREATION, _GROUP_ID = 8, 9, 10
 # The latest expiry that clients can express; the SDK holds its sum to it as well.
 _EXPIRY_MS_MAX = 253_402_243_199_000
 

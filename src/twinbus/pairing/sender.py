@@ -66,7 +66,7 @@ class PairedSender:
         self._backlog: dict[int, SenderPool] = {}
         self._queue: int | None = None
         self._slots = Semaphore(max_in_flight)
-        self._closed = False
+        self.closed = False
 
     async def __aenter__(self) -> "PairedSender":
         return self
@@ -157,7 +157,7 @@ class PairedSender:
             return batch
 
     async def close(self) -> None:
-        self._closed = True
+        self.closed = True
         pools = [self._primary, *self._backlog.values()]
         closing = [Task("close senders", pool.close) for pool in pools]
         for task in closing:
@@ -165,7 +165,7 @@ class PairedSender:
 
     def _check_open(self) -> None:
         self._pair.check_open()
-        if self._closed:
+        if self.closed:
             raise ValueError("The sender has been closed; get a new one from the client.")
 
     async def _on_primary(self, attempt: Attempt, seconds: float) -> Any:
@@ -202,6 +202,8 @@ class PairedSender:
     async def _to_backlog(
         self, messages: list[AnyMessage], schedule_time: datetime | None, seconds: float
     ) -> None:
+        if not messages:
+            return
         wall_ms = wall_clock_ms()
         rewritten = [
             rewrite.to_backlog(

@@ -63,9 +63,9 @@ class Syphon:
         what the SDK's clients take.
         """
         options = SendAvailabilityPairedNamespaceOptions(secondary=secondary, **settings)
+        how = options.attempt_settings() | (client_options or {})
         clients = [
-            ServiceBusClient.from_connection_string(each, retry_total=0, **(client_options or {}))
-            for each in (primary, secondary)
+            ServiceBusClient.from_connection_string(each, **how) for each in (primary, secondary)
         ]
         host = clients[0].fully_qualified_namespace
         queues = [backlog_queue_name(host, index) for index in range(options.backlog_queue_count)]

@@ -30,6 +30,8 @@ _GARBAGE_BYTES_MIN = 256 * 1024 * 1024
 _CARRY_STEP_BYTES = 1024 * 1024
 # Below this the disk counts as full for sends; what is left is for settlements.
 _SPACE_RESERVE_BYTES = 8 * 1024 * 1024
+# How often a full disk is looked at again, whether or not anything is written.
+_SPACE_RETRY_S = 1.0
 
 
 class Clock:
@@ -62,6 +64,7 @@ class Broker:
         self._turn_ending = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
+        self._space_timer: asyncio.TimerHandle | None = None
         self._carrier: Carrier | None = None
         #: The segment that was current when nothing had to be compacted.
         self._compact_at = -1
@@ -73,7 +76,7 @@ class Broker:
     def _replay(self) -> None:
         self.hub.now_ms = self.clock()
         self.journal.replay(self.engine.replay)
-        self.engine.finish_replay(self.journal.current_segment, self.hub.now_ms)
+        self.engine.finish_replay(self.hub.now_ms)
 
     def track(self, error: BusError, subject: str) -> str:
         """Give a refusal's text its tracking id; the log has it under the same one."""
@@ -207,9 +210,21 @@ class Broker:
                 "The broker's disk is full; the message was not accepted. Free some space, or"
                 " receive messages, and send again.",
             )
+            self._watch_space()
         elif self.hub.refusing is not None and self.journal.failed is None:
             log.warning("the disk has room again: sends are accepted")
             self.hub.refusing = None
+
+    def _watch_space(self) -> None:
+        """Look again soon: a refused send commits nothing, so no commit would notice the room."""
+        if self._space_timer is None:
+            self._space_timer = self._loop.call_later(_SPACE_RETRY_S, self._look_for_space)
+
+    def _look_for_space(self) -> None:
+        self._space_timer = None
+        if self.journal.failed is None:
+            self.begin_turn()
+            self._check_space()
 
     def wait_for_room(self, resume: Callable[[], None]) -> bool:
         """Tell whether too much waits for the disk; if so, `resume` is called when it is less."""
@@ -258,8 +273,9 @@ class Broker:
 
     def close(self) -> None:
         """Put on disk whatever is left, and let go of the directory."""
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._space_timer):
+            if timer is not None:
+                timer.cancel()
         if self.journal.failed is None:
             self.kernel.seal()
             self.journal.commit_now(self.clock())

@@ -145,6 +145,10 @@ class AmqpListener:
     async def close(self) -> None:
         for server in self._servers:
             server.close()
+        now_ms = self._broker.begin_turn()
+        # The broker goes, not its receivers: no attempt of theirs has failed.
+        for stream in self._broker.engine.streams():
+            stream.drop_locks(now_ms)
         for protocol in list(self.connections):
             protocol.shut()
         # What was written still goes out; those that do not take it are cut off.

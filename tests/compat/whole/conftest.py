@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusClient
+
 from tests.compat.whole.kit import Bus, open_broker
 
 THREADS = 16

@@ -31,6 +31,7 @@ from azure.servicebus.management import RuleProperties, ServiceBusAdministration
 from proton import symbol
 from proton.reactor import Filter
 from proton.utils import BlockingConnection
+
 from tests.support.broker import KEY, KEY_NAME, Broker
 
 FORM = os.environ.get("TWINBUS_FORM")
@@ -222,17 +223,13 @@ def take_one(receiver: ServiceBusReceiver) -> ServiceBusReceivedMessage:
 
 
 def drain(
-    client: ServiceBusClient, path: str, wanted: int | None = None, **options: Any
+    client: ServiceBusClient, path: str, wanted: int, **options: Any
 ) -> list[ServiceBusReceivedMessage]:
-    """All messages, received and deleted: `wanted` of them and no more, or what there is."""
-    got: list[ServiceBusReceivedMessage] = []
+    """Receive and delete all messages: `wanted` of them, and no more come."""
     with receiver_of(client, path, receive_mode=RECEIVE_AND_DELETE, **options) as receiver:
-        if wanted:
-            got = take(receiver, wanted)
-        while more := receiver.receive_messages(max_message_count=100, max_wait_time=EMPTY_WAIT):
-            got += more
-    if wanted is not None:
-        assert len(got) == wanted, bodies(got)
+        got = take(receiver, wanted)
+        more = receiver.receive_messages(max_message_count=100, max_wait_time=EMPTY_WAIT)
+        assert more == [], f"more than {wanted} messages came: {bodies(got + more)}"
     return got
 
 

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
+
 from tests.compat.whole.kit import (
     DEAD_LETTER,
     EMPTY_WAIT,

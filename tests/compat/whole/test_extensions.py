@@ -12,6 +12,7 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from proton import Delivery, int32, symbol, uint
 from proton.utils import BlockingConnection
+
 from tests.compat.whole.kit import (
     DEAD_LETTER,
     TRANSFER_DEAD_LETTER,

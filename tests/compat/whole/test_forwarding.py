@@ -10,6 +10,7 @@ from azure.core.exceptions import HttpResponseError
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 from azure.servicebus.management import EntityStatus, SqlRuleFilter
+
 from tests.compat.whole.kit import (
     DEAD_LETTER,
     TRANSFER_DEAD_LETTER,

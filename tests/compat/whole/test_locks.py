@@ -15,6 +15,7 @@ from azure.servicebus import (
 )
 from azure.servicebus.exceptions import MessageLockLostError, ServiceBusError
 from proton import Delivery
+
 from tests.compat.whole.kit import (
     DEAD_LETTER,
     EMPTY_WAIT,

@@ -13,6 +13,7 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from proton import Described, Message, int32, symbol, timestamp, uint, ulong
 from proton.utils import BlockingReceiver
+
 from tests.compat.whole.kit import (
     DEAD_LETTER,
     Bus,
@@ -149,7 +150,8 @@ def test_session_operations(bus: Bus, client: ServiceBusClient) -> None:
         state = {"session-id": "s", "session-state": b"\x01"}
         assert management.ask("set-session-state", state).status == 200
         found = management.ask("get-session-state", {"session-id": "s"})
-        assert (found.status, found.body) == (200, {"session-state": b"\x01"})
+        assert found.status == 200
+        assert bytes(found.body["session-state"]) == b"\x01"
         state["session-state"] = None  # type: ignore[assignment]
         assert management.ask("set-session-state", state).status == 200
         found = management.ask("get-session-state", {"session-id": "s"})

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusMessageState
 from azure.servicebus.exceptions import MessageNotFoundError, ServiceBusError
+
 from tests.compat.whole.kit import (
     DEAD_LETTER,
     EMPTY_WAIT,

@@ -19,6 +19,7 @@ from azure.servicebus.exceptions import (
     SessionCannotBeLockedError,
     SessionLockLostError,
 )
+
 from tests.compat.whole.kit import (
     DEAD_LETTER,
     EMPTY_WAIT,

@@ -1,24 +1,17 @@
-"""Transactions through qpid-proton: all or nothing, send-via, and a crash between (E10)."""
+"""Transactions through qpid-proton: all or nothing, and send-via (E10)."""
 
 from __future__ import annotations
 
-import random
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
-from proton import ConnectionException, Delivery, Link, Message, ProtonException, Timeout, symbol
-from proton.handlers import TransactionHandler
-from proton.reactor import AtMostOnce, SenderOption, Transaction
-from proton.utils import BlockingConnection, BlockingReceiver, BlockingSender, LinkDetached
+from proton import Delivery, Message
+from proton.utils import LinkDetached
+
 from tests.compat.whole.kit import (
     DEAD_LETTER,
-    EMPTY_WAIT,
     WAIT,
     Bus,
     assert_empty,
@@ -29,79 +22,7 @@ from tests.compat.whole.kit import (
     send,
     session_filter,
 )
-
-VIA = symbol("com.microsoft:transfer-destination-address")
-
-
-class Ledger(TransactionHandler):
-    """What became of a transaction."""
-
-    transaction: Transaction | None = None
-    outcome = ""
-    condition: str | None = None
-
-    def on_transaction_declared(self, event: Any) -> None:
-        self.transaction = event.transaction
-
-    def on_transaction_committed(self, event: Any) -> None:
-        self.outcome = "committed"
-
-    def on_transaction_aborted(self, event: Any) -> None:
-        self.outcome = "aborted"
-
-    def on_transaction_commit_failed(self, event: Any) -> None:
-        self.outcome = "failed"
-        self.condition = event.delivery.remote.condition.name
-
-
-class Work:
-    """One open transaction on a blocking connection."""
-
-    def __init__(self, connection: BlockingConnection) -> None:
-        self.connection = connection
-        self.ledger = Ledger()
-        connection.container.declare_transaction(connection.conn, handler=self.ledger)
-        connection.wait(lambda: self.ledger.transaction is not None)
-        assert self.ledger.transaction is not None
-        self.transaction = self.ledger.transaction
-
-    def send(self, sender: BlockingSender, text: str) -> Delivery:
-        """Send, and wait until the broker has answered."""
-        delivery = self.transaction.send(sender.link, Message(body=text, id=text))
-        self.connection.wait(lambda: delivery.remote_state != 0)
-        return delivery
-
-    def complete(self, receiver: BlockingReceiver) -> Message:
-        """Receive one message and accept it within the transaction."""
-        message = receiver.receive()
-        self.settle(receiver)
-        return message
-
-    def settle(self, receiver: BlockingReceiver, state: int = Delivery.ACCEPTED) -> None:
-        delivery = receiver.fetcher.unsettled.popleft()
-        self.transaction.update(delivery, state)
-        self.connection.wait(lambda: delivery.remote_state != 0)
-
-    def commit(self) -> str:
-        return self._end(self.transaction.commit)
-
-    def abort(self) -> str:
-        return self._end(self.transaction.abort)
-
-    def _end(self, discharge: Any) -> str:
-        discharge()
-        self.connection.wait(lambda: bool(self.ledger.outcome))
-        return self.ledger.outcome
-
-
-class Via(SenderOption):
-    """Send via the link's own entity to another one."""
-
-    def __init__(self, destination: str) -> None:
-        self.destination = destination
-
-    def apply(self, sender: Link) -> None:
-        sender.properties = {VIA: self.destination}
+from tests.compat.whole.work import Via, Work
 
 
 def test_e10_sends_and_settlements_commit_together(bus: Bus, client: ServiceBusClient) -> None:
@@ -261,85 +182,3 @@ def test_e10_an_unknown_transaction_is_refused(bus: Bus, client: ServiceBusClien
         assert work.commit() == "failed"
         assert work.ledger.condition == "amqp:transaction:unknown-id"
     assert_empty(client, queue)
-
-
-# --- crashes --------------------------------------------------------------------------
-
-
-@contextmanager
-def doomed(bus: Bus) -> Iterator[BlockingConnection]:
-    """A connection whose broker may be killed under it."""
-    with suppress(ConnectionException, ProtonException), bus.proton() as connection:
-        yield connection
-
-
-def parts(bus: Bus, queues: list[str]) -> list[list[str]]:
-    """What each queue holds; it is then empty."""
-    with bus.proton() as connection:
-        return [emptied(connection, queue) for queue in queues]
-
-
-def emptied(connection: BlockingConnection, queue: str) -> list[str]:
-    receiver = connection.create_receiver(queue, options=AtMostOnce())
-    found: list[str] = []
-    with suppress(Timeout):
-        while True:
-            found.append(receiver.receive(timeout=EMPTY_WAIT).id)
-    receiver.close()
-    return found
-
-
-def send_with_proton(bus: Bus, queue: str, text: str) -> None:
-    with bus.proton() as connection:
-        connection.create_sender(queue).send(Message(body=text, id=text))
-
-
-@pytest.mark.parametrize("moment", ["before the discharge", "after the commit"])
-def test_e10_a_crash_between_the_parts(bus: Bus, moment: str) -> None:
-    """E10 S1 R7: kill -9 with the parts sent: none of them; after the answer: all of them."""
-    with bus.another() as other:
-        source, first, second = (other.queue() for _ in range(3))
-        send_with_proton(other, source, "order")
-        with doomed(other) as connection:
-            work = Work(connection)
-            work.complete(connection.create_receiver(source))
-            work.send(connection.create_sender(first), "invoice")
-            work.send(connection.create_sender(source, options=Via(second)), "label")
-            if moment == "after the commit":
-                assert work.commit() == "committed"
-            other.broker.kill()
-        other.broker.start()
-        found = parts(other, [source, first, second])
-        if moment == "after the commit":
-            assert found == [[], ["invoice"], ["label"]]
-        else:
-            assert found == [["order"], [], []]
-
-
-@pytest.mark.timeout(120)
-def test_e10_a_crash_during_the_commit(bus: Bus) -> None:
-    """E10 S1: killed at a random moment around the discharge, all of it is there or nothing."""
-    seed = random.randrange(2**32)
-    dice = random.Random(seed)
-    with bus.another() as other:
-        source, first, second = (other.queue() for _ in range(3))
-        for number in range(5):
-            send_with_proton(other, source, f"order {number}")
-            outcome = ""
-            with doomed(other) as connection:
-                work = Work(connection)
-                work.complete(connection.create_receiver(source))
-                work.send(connection.create_sender(first), f"invoice {number}")
-                work.send(connection.create_sender(second), f"label {number}")
-                killer = threading.Timer(dice.uniform(0, 0.004), other.broker.kill)
-                killer.start()
-                try:
-                    outcome = work.commit()
-                finally:
-                    killer.join()
-            other.broker.start()
-            found = parts(other, [source, first, second])
-            nothing = [[f"order {number}"], [], []]
-            everything = [[], [f"invoice {number}"], [f"label {number}"]]
-            where = f"round {number} of seed {seed}: {found}"
-            assert found == everything or (found == nothing and outcome != "committed"), where

@@ -30,8 +30,10 @@ class PairedServiceBusClient:
 
     Made from two connection strings it gives its senders clients without the SDK's retries:
     they would hide an outage for eleven seconds before the first failure shows, and the
-    failover interval is there to ride out short ones. The receivers' client keeps them.
-    Clients that are passed in are used as they are.
+    failover interval is there to ride out short ones. Each attempt is bounded by the
+    operation time-out, which the SDK's default is not. The receivers' client is the SDK's
+    default one. Clients that are passed in are used as they are: give them `retry_total=0`
+    and a `try_timeout` of your own.
     """
 
     def __init__(
@@ -45,12 +47,13 @@ class PairedServiceBusClient:
         self.options = options
         self._observer = Observer(on_event)
         self._primary = _client(primary, **client_options)
+        attempts = options.attempt_settings()
         self._sending = (
-            _client(primary, retry_total=0, **client_options)
+            _client(primary, **attempts, **client_options)
             if isinstance(primary, str)
             else self._primary
         )
-        self._secondary = _client(options.secondary, retry_total=0, **client_options)
+        self._secondary = _client(options.secondary, **attempts, **client_options)
         self._administration = _administration(options, **client_options)
         self._pair: Pair | None = None
         self._order: SessionOrder | None = None
@@ -166,6 +169,7 @@ class PairedServiceBusClient:
         self, name: str, make: Callable[[], ServiceBusSender], max_in_flight: int
     ) -> PairedSender:
         sender = PairedSender(self._paired(), self._order, name, make, max_in_flight)
+        self._senders = [each for each in self._senders if not each.closed]
         self._senders.append(sender)
         return sender
 

@@ -28,7 +28,7 @@ from twinbus.pairing.events import (
     PumpFailed,
     SyphonDeferred,
 )
-from twinbus.pairing.failures import BAD_CALL, OnSyphon, verdict_on
+from twinbus.pairing.failures import BAD_CALL, OnSyphon, reason_and_description, verdict_on
 from twinbus.pairing.observer import Observer
 from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from twinbus.pairing.rewrite import MissingPathError, Restored, restore
@@ -39,8 +39,10 @@ log = logging.getLogger("twinbus.pairing")
 
 # Messages asked for at once. Their locks run while the first of them are being sent.
 _RECEIVE_COUNT = 20
-# Messages that stay locked during a pass so that those behind them can be reached.
-_HELD_MAX = 200
+# Messages that stay locked during a pass so that those behind them can be reached. The bounds
+# are on memory and on cost: each of them is received again in the next pass.
+_HELD_MAX = 1000
+_HELD_BYTES_MAX = 16 * 1024 * 1024
 # With messages in hand a pass looks for more only this long before it ends.
 _LOOK_FURTHER_S = 1.0
 # Senders kept open, of the entities used last.
@@ -78,6 +80,7 @@ class Pump:
         self._senders: OrderedDict[str, ServiceBusSender] = OrderedDict()
         self._skipped: set[str] = set()
         self._held: list[ServiceBusReceivedMessage] = []
+        self._held_bytes = 0
 
     def run(self) -> None:
         """Pump until told to stop; either side may go away and come back meanwhile."""
@@ -107,6 +110,7 @@ class Pump:
             try:
                 while not self._stopping.is_set():
                     self._receive(receiver)
+                self._give_back(receiver)
             except Exception as error:
                 if sdk.is_closed(receiver) or verdict_on(error) is BAD_CALL:
                     raise ClientGoneError(str(error)) from error
@@ -124,12 +128,18 @@ class Pump:
         sdk.withdraw_credit(receiver)
         for message in messages:
             self._handle(receiver, message)
-        if self._held and (not messages or len(self._held) >= _HELD_MAX):
-            self._end_pass(receiver)
+        full = len(self._held) >= _HELD_MAX or self._held_bytes >= _HELD_BYTES_MAX
+        if full or (self._held and not messages):
+            self._stopping.wait(self._retry_s)
+            self._give_back(receiver)
 
-    def _end_pass(self, receiver: ServiceBusReceiver) -> None:
-        self._stopping.wait(self._retry_s)
-        held, self._held = self._held, []
+    def _hold(self, message: ServiceBusReceivedMessage, payload: bytes) -> None:
+        self._held.append(message)
+        self._held_bytes += len(payload)
+
+    def _give_back(self, receiver: ServiceBusReceiver) -> None:
+        """End the pass: what could not be moved returns to its place in the backlog."""
+        held, self._held, self._held_bytes = self._held, [], 0
         self._skipped.clear()
         for message in held:
             try:
@@ -152,31 +162,22 @@ class Pump:
             self._dead_letter(receiver, message, "MissingPath", str(error))
             return
         if restored.path.casefold() in self._skipped:
-            self._held.append(message)
+            self._hold(message, payload)
             return
         try:
             self._send(restored)
         except ClientGoneError:
             raise
         except Exception as error:
-            self._after_refusal(receiver, message, restored.path, error)
+            if verdict_on(error).on_syphon is OnSyphon.DEAD_LETTER:
+                self._dead_letter(receiver, message, *reason_and_description(error))
+                return
+            self._skipped.add(restored.path.casefold())
+            self._hold(message, payload)
+            self._observer.tell([SyphonDeferred(restored.path, self.queue, str(error))])
             return
         self._complete(receiver, message)
         self._observer.tell([MessageSyphoned(restored.path, self.queue)])
-
-    def _after_refusal(
-        self,
-        receiver: ServiceBusReceiver,
-        message: ServiceBusReceivedMessage,
-        path: str,
-        error: Exception,
-    ) -> None:
-        if verdict_on(error).on_syphon is OnSyphon.DEAD_LETTER:
-            self._dead_letter(receiver, message, type(error).__name__, str(error))
-            return
-        self._skipped.add(path.casefold())
-        self._held.append(message)
-        self._observer.tell([SyphonDeferred(path, self.queue, str(error))])
 
     def _complete(self, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage) -> None:
         try:
@@ -221,7 +222,7 @@ class Pump:
 
     def _close_all(self) -> None:
         """After a failure every connection is new, and the locks on what was held are gone."""
-        self._held.clear()
+        self._held, self._held_bytes = [], 0
         self._skipped.clear()
         senders = list(self._senders.values())
         self._senders.clear()

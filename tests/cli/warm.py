@@ -1,0 +1,61 @@
+"""Runs commands each in a process of its own, forked off one that has loaded everything.
+
+A line of JSON goes in: arguments, environment, and the files that are to be standard input,
+output and error. The exit code comes out. Loading the SDK anew for each of many commands
+would take most of the tests' time; all else is as if the command had been started afresh.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from typing import Any
+
+import azure.servicebus
+import azure.servicebus.management
+import rich.console
+import rich.progress
+import rich.table
+
+import twinbus.cli.examination
+import twinbus.pairing
+from twinbus.cli.main import main
+
+LOADED = (azure.servicebus.management, rich, twinbus.cli.examination, twinbus.pairing)
+
+
+def run(order: dict[str, Any]) -> None:
+    """In the child: become the command; never returns."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        flags = os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        os.dup2(os.open(order[name], flags, 0o600), number)
+    os.environ.clear()
+    os.environ.update(order["environment"])
+    sys.argv = ["twinbus", *order["arguments"]]
+    code = 0
+    try:
+        main()
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def serve() -> None:
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            run(json.loads(line))
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+if __name__ == "__main__":
+    serve()

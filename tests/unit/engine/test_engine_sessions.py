@@ -1,0 +1,208 @@
+"""Sessions (E6)."""
+
+from __future__ import annotations
+
+from engine_kit import LOCK_MS, Kit, Taker, payload, refusal
+
+from twinbus.core import errors
+from twinbus.core.descriptions import RuleDescription
+from twinbus.engine import settlement
+from twinbus.engine.entities import Queue
+from twinbus.engine.settlement import PLAIN_COMPLETE, Settlement
+
+
+def session_queue(kit: Kit, **settings: object) -> Queue:
+    queue = kit.queue(requires_session=True, **settings)
+    kit.send(
+        queue,
+        payload(b"a1", session_id="a"),
+        payload(b"b1", session_id="b"),
+        payload(b"a2", session_id="a"),
+    )
+    return queue
+
+
+def seek(kit: Kit, queue: Queue, wait_ms: int = 10_000, credit: int = 5) -> Taker:
+    """A receiver that takes any session."""
+    taker = Taker(kit, queue.main, credit, True)
+    queue.main.attach(taker, kit.now_ms)
+    queue.main.seek_session(taker, kit.now_ms + wait_ms)
+    kit.settle_down()
+    return taker
+
+
+def test_e6_a_session_goes_in_order_to_its_holder() -> None:
+    kit = Kit()
+    queue = session_queue(kit)
+    taker = kit.session_taker(queue, "a", credit=5)
+    assert taker.bodies == [b"a1", b"a2"]
+    kit.send(queue, payload(b"b2", session_id="b"), payload(b"a3", session_id="a"))
+    assert taker.bodies == [b"a1", b"a2", b"a3"]
+
+
+def test_e6_a_session_has_one_holder() -> None:
+    kit = Kit()
+    queue = session_queue(kit)
+    kit.session_taker(queue, "a")
+    error = refusal(lambda: kit.session_taker(queue, "a"))
+    assert error.kind is errors.SESSION_CANNOT_BE_LOCKED
+
+
+def test_e6_the_next_available_session_is_one_with_messages() -> None:
+    kit = Kit()
+    queue = session_queue(kit)
+    kit.session_taker(queue, "a")
+    taker = seek(kit, queue)
+    assert taker.found == "b"
+    assert taker.bodies == [b"b1"]
+
+
+def test_e6_whoever_seeks_a_session_waits_for_one() -> None:
+    kit = Kit()
+    queue = kit.queue(requires_session=True)
+    taker = seek(kit, queue, wait_ms=1_000)
+    kit.wait(999)
+    assert not taker.gave_up
+    kit.send(queue, payload(session_id="new"))
+    assert taker.found == "new"
+
+
+def test_e6_whoever_seeks_a_session_gives_up_in_time() -> None:
+    kit = Kit()
+    queue = kit.queue(requires_session=True)
+    taker = seek(kit, queue, wait_ms=1_000)
+    kit.wait(1_000)
+    assert taker.gave_up
+    kit.send(queue, payload(session_id="late"))
+    assert taker.found is None
+
+
+def test_e6_an_empty_session_can_be_accepted_by_its_id() -> None:
+    kit = Kit()
+    queue = kit.queue(requires_session=True)
+    taker = kit.session_taker(queue, "empty")
+    kit.send(queue, payload(b"first", session_id="empty"))
+    assert taker.bodies == [b"first"]
+
+
+def test_e6_a_message_without_session_id_is_refused() -> None:
+    kit = Kit()
+    queue = kit.queue(requires_session=True)
+    assert refusal(lambda: kit.send(queue, payload())).kind is errors.NOT_ALLOWED
+    long_id = payload(session_id="x" * 129)
+    assert refusal(lambda: kit.send(queue, long_id)).kind is errors.ARGUMENT_ERROR
+
+
+def test_e6_d3_a_message_without_session_id_dies_in_a_subscription() -> None:
+    kit = Kit()
+    topic = kit.topic()
+    subscription = kit.subscription(requires_session=True)
+    kit.send(topic, payload(b"stray"), payload(b"fine", session_id="a"))
+    assert kit.bodies(subscription) == [b"fine"]
+    reason, description, source = kit.death(subscription)
+    assert reason == "Session id is null."
+    assert "session identifier is null" in str(description)
+    assert source == "t/Subscriptions/s"
+
+
+def test_e6_a_rule_may_give_a_message_its_session() -> None:
+    kit = Kit()
+    topic = kit.topic()
+    rule = RuleDescription("by label", action="SET sys.SessionId = sys.Label")
+    rule.name = "by-label"
+    subscription = kit.subscription(rule=rule, requires_session=True)
+    kit.send(topic, payload(b"x", subject="given"))
+    assert kit.session_taker(subscription, "given").bodies == [b"x"]
+
+
+def test_e6_r3_a_session_lock_that_runs_out_counts() -> None:
+    kit = Kit()
+    queue = session_queue(kit)
+    taker = kit.session_taker(queue, "a")
+    kit.wait(LOCK_MS)
+    assert taker.lost
+    error = refusal(lambda: queue.main.complete(taker.locks[0], kit.now_ms))
+    assert error.kind is errors.SESSION_LOCK_LOST
+    other = kit.session_taker(queue, "a", credit=2)
+    assert (other.bodies, other.counts) == ([b"a1", b"a2"], [1, 0])
+
+
+def test_e6_a_session_whose_lock_ran_out_can_be_taken_before_the_timers_run() -> None:
+    kit = Kit()
+    queue = session_queue(kit)
+    first = kit.session_taker(queue, "a")
+    kit.now_ms += LOCK_MS
+    second = kit.session_taker(queue, "a")
+    assert first.lost
+    assert second.counts == [1]
+
+
+def test_e6_a_receiver_that_leaves_counts_for_nothing() -> None:
+    kit = Kit()
+    queue = session_queue(kit)
+    taker = kit.session_taker(queue, "a")
+    queue.main.detach(taker, kit.now_ms)
+    assert kit.session_taker(queue, "a").counts == [0]
+
+
+def test_e6_r6_renewing_a_session_prolongs_the_locks_of_its_messages() -> None:
+    kit = Kit()
+    queue = session_queue(kit)
+    taker = kit.session_taker(queue, "a")
+    kit.wait(LOCK_MS - 1)
+    assert queue.main.renew_session("a", kit.now_ms) == kit.now_ms + LOCK_MS
+    kit.wait(LOCK_MS - 1)
+    kit.settle(queue, queue.main, taker.locks[0], PLAIN_COMPLETE)
+    assert b"a1" not in kit.bodies(queue)
+    kit.wait(1)
+    assert taker.lost
+    error = refusal(lambda: queue.main.renew_session("a", kit.now_ms))
+    assert error.kind is errors.SESSION_LOCK_LOST
+
+
+def test_e6_an_abandoned_message_comes_before_later_ones() -> None:
+    kit = Kit()
+    queue = session_queue(kit)
+    taker = kit.session_taker(queue, "a")
+    kit.settle(queue, queue.main, taker.locks[0], Settlement(settlement.ABANDON))
+    taker.ask(2)
+    assert taker.bodies == [b"a1", b"a1", b"a2"]
+
+
+def test_e6_session_state_is_kept() -> None:
+    kit = Kit()
+    queue = session_queue(kit)
+    kit.session_taker(queue, "a")
+    queue.main.set_session_state("a", b"half way", kit.now_ms)
+    kit.restart()
+    queue = kit.namespace.queue("q")
+    assert queue.main.sessions is not None
+    assert queue.main.sessions.get("a").state == b"half way"
+    error = refusal(lambda: queue.main.set_session_state("a", b"", kit.now_ms))
+    assert error.kind is errors.SESSION_LOCK_LOST
+
+
+def test_e6_a_session_with_a_state_outlives_its_messages() -> None:
+    kit = Kit()
+    queue = kit.queue(requires_session=True)
+    taker = kit.session_taker(queue, "a")
+    queue.main.set_session_state("a", b"state", kit.now_ms)
+    queue.main.detach(taker, kit.now_ms)
+    assert queue.main.sessions is not None
+    assert "a" in queue.main.sessions.sessions
+    taker = kit.session_taker(queue, "a")
+    queue.main.set_session_state("a", None, kit.now_ms)
+    queue.main.detach(taker, kit.now_ms)
+    assert "a" not in queue.main.sessions.sessions
+    kit.restart()
+    table = kit.namespace.queue("q").main.sessions
+    assert table is not None
+    assert table.sessions == {}
+
+
+def test_e6_order_survives_a_restart() -> None:
+    kit = Kit()
+    queue = session_queue(kit)
+    kit.session_taker(queue, "a", credit=2)
+    kit.restart()
+    assert kit.session_taker(kit.namespace.queue("q"), "a", credit=5).bodies == [b"a1", b"a2"]
