@@ -27,7 +27,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.conftest import CommandLine, Ended, Warm, clean_environment, command_line
+from tests.cli.command_line import CommandLine, Ended, Warm, clean_environment, command_line
 from tests.support.broker import KEY, PROJECT, Broker
 from twinbus.journal import Journal
 from twinbus.server.tls import own_certificate

@@ -4,7 +4,7 @@ import json
 import os
 from pathlib import Path
 
-from tests.cli.conftest import CommandLine
+from tests.cli.command_line import CommandLine
 
 
 def test_a_queue_is_made_shown_listed_changed_and_removed(run: CommandLine) -> None:

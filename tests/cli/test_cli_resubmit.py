@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from azure.servicebus import ServiceBusClient
 
-from tests.cli.conftest import Warm, command_line
+from tests.cli.command_line import Warm, command_line
 from tests.support.broker import Broker
 
 QUEUE = "orders"

@@ -3,7 +3,7 @@
 import signal
 import time
 
-from tests.cli.conftest import CommandLine
+from tests.cli.command_line import CommandLine
 from tests.support.broker import Broker
 
 BACKLOG = "localhost/x-servicebus-transfer/0"

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.cli.conftest import CommandLine, Warm, clean_environment
+from tests.cli.command_line import CommandLine, Warm, clean_environment
 from tests.support.broker import PROJECT, Broker
 
 EXAMPLES = PROJECT / "examples"

@@ -8,7 +8,7 @@ import urllib.request
 
 import pytest
 
-from tests.cli.conftest import CommandLine
+from tests.cli.command_line import CommandLine
 from tests.support.broker import KEY, KEY_NAME, PROJECT, Broker
 
 DASHBOARD = PROJECT / "deploy" / "grafana-dashboard.json"

@@ -31,6 +31,8 @@ class Stage:
     auditor: Auditor
     now_ms: Callable[[], int]
     is_over: asyncio.Event = field(default_factory=asyncio.Event)
+    #: Which subscriptions a message to an entity must reach, by its number.
+    fan_out: Callable[[str, int], tuple[str, ...]] = lambda entity, number: ()
     #: Messages are numbered through, whoever sends them.
     sent_total: int = 0
 
@@ -43,6 +45,7 @@ class Stage:
     def new_send(self, node: Node, entity: str, **more: Any) -> Send:
         self.sent_total += 1
         send = Send(f"m{self.sent_total}", node.name, entity, number=self.sent_total, **more)
+        send.subscriptions = self.fan_out(entity, send.number)
         self.auditor.sending(send)
         return send
 

@@ -40,6 +40,8 @@ class Send:
     entity: str
     session: str | None = None
     number: int = 0
+    #: To a topic: the subscriptions that must get a copy each, and no other.
+    subscriptions: tuple[str, ...] = ()
     #: The transaction it is part of.
     txn: Txn | None = None
     #: Several attempts of a pair may carry the same message: what one broker sees twice.
@@ -284,28 +286,33 @@ class Auditor:
         self._check_sends(node.name, live)
 
     def _check_sends(self, node: str, live: Live) -> None:
-        places: dict[str, set[tuple[str, int]]] = {}
-        for (stream, seq), (_, _, mid) in live.items():
-            places.setdefault(mid, set()).add((stream, seq))
-        gone: set[str] = set()
+        found = _Found(live)
         for (where, stream, seq), copy in self.copies.items():
             if where == node:
-                places.setdefault(copy.mid, set()).add((stream, seq))
-                if copy.removed or copy.removal_asked or copy.is_deleted_on_receipt:
-                    gone.add(copy.mid)
-        present = {mid for _, _, mid in live.values()}
+                found.add(copy, stream, seq)
         for send in self.sends.values():
-            if send.node != node or send.is_ping:
-                continue
-            is_kept = send.mid in present or send.mid in gone or send.expires
-            if send.accepted and not is_kept:
-                self.violation("S1", f"{send.mid} was accepted by {send.entity} and is lost")
-            if send.refused and send.mid in places and not send.may_repeat:
-                self.violation("S2", f"{send.mid} was refused by {send.entity} and is there")
-            streams = Counter(stream for stream, _ in places.get(send.mid, ()))
-            if not send.may_repeat and any(count > 1 for count in streams.values()):
-                self.violation("once", f"{send.mid} is in {dict(streams)} more than once")
-        self._check_transactions(node, set(places), present)
+            if send.node == node and not send.is_ping:
+                self._check_send(send, found)
+        self._check_transactions(node, set(found.places), found.present)
+
+    def _check_send(self, send: Send, found: _Found) -> None:
+        mid = send.mid
+        places = found.places.get(mid, set())
+        if send.accepted and not send.expires:
+            if mid not in found.present and mid not in found.consumed:
+                self.violation("S1", f"{mid} was accepted by {send.entity} and is lost")
+            for name in send.subscriptions:
+                if (mid, name) not in found.kept:
+                    self.violation("E8", f"the copy of {mid} for {name} is lost")
+        if send.may_repeat:
+            return
+        if send.refused and places:
+            self.violation("S2", f"{mid} was refused by {send.entity} and is there")
+        for stream, count in Counter(stream for stream, _ in places).items():
+            if count > 1:
+                self.violation("once", f"{mid} was {count} times in {stream}")
+            if send.subscriptions and _parent(stream) not in send.subscriptions:
+                self.violation("E8", f"{mid} is in {stream}, whose filter it does not match")
 
     def check_pair(self, primary: str, secondary: Node) -> None:
         """What a backlog queue accepted is still in it, or the primary has accepted it (P11)."""
@@ -332,6 +339,34 @@ class Auditor:
                 self.violation("E10", f"a committed transaction is not there, {what}")
             if (txn.rolls_back or txn.refused) and any(done[: len(txn.sends)]):
                 self.violation("E10", f"a transaction that was rolled back is there, {what}")
+
+
+class _Found:
+    """Where messages are or have been, by message id."""
+
+    def __init__(self, live: Live) -> None:
+        self.places: dict[str, set[tuple[str, int]]] = {}
+        self.present: set[str] = set()
+        #: Completed, or deleted on receipt, as far as anybody can know.
+        self.consumed: set[str] = set()
+        #: Message and entity: it is there, or was consumed there.
+        self.kept: set[tuple[str, str]] = set()
+        for (stream, seq), (_, _, mid) in live.items():
+            self.places.setdefault(mid, set()).add((stream, seq))
+            self.present.add(mid)
+            self.kept.add((mid, _parent(stream)))
+
+    def add(self, copy: Copy, stream: str, seq: int) -> None:
+        self.places.setdefault(copy.mid, set()).add((stream, seq))
+        # A dead letter is not consumed: it must be in the dead-letter queue.
+        if copy.is_deleted_on_receipt or any(d.asked != DEAD_LETTER for d in copy.removal_asked):
+            self.consumed.add(copy.mid)
+            self.kept.add((copy.mid, _parent(stream)))
+
+
+def _parent(stream: str) -> str:
+    """The entity that a stream or sub-queue belongs to."""
+    return stream.partition("/$")[0]
 
 
 def code_of(said: Described) -> int:

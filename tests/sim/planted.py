@@ -75,13 +75,13 @@ def _transaction_split(_: Any) -> Callable[..., None]:
 
 
 PLANTED = {
-    "answer-before-sync": Planted(Broker, "_commit", _answer_before_sync, "S1", (2, 4, 5)),
-    "lock-boundary": Planted(Stream, "check_lock", _lock_boundary, "R5", (2, 4, 6)),
+    "answer-before-sync": Planted(Broker, "_commit", _answer_before_sync, "S1", (1, 2, 6)),
+    "lock-boundary": Planted(Stream, "check_lock", _lock_boundary, "R5", (1, 2, 3)),
     "complete-before-forward": Planted(
-        Holder, "_forward", _complete_before_forward, "S1", (33, 36, 37)
+        Holder, "_forward", _complete_before_forward, "S1", (9, 11, 15)
     ),
-    "syphon-completes-first": Planted(Pump, "_handle", _syphon_completes_first, "P11", (3, 4, 5)),
-    "transaction-split": Planted(Transaction, "commit", _transaction_split, "E10", (4, 7, 11)),
+    "syphon-completes-first": Planted(Pump, "_handle", _syphon_completes_first, "P11", (3, 4, 6)),
+    "transaction-split": Planted(Transaction, "commit", _transaction_split, "E10", (1, 5, 6)),
 }
 
 

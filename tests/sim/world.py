@@ -51,6 +51,12 @@ class Result:
     trace: list[str] = field(default_factory=list)
 
 
+def fan_out(entity: str, number: int) -> tuple[str, ...]:
+    if entity != "news":
+        return ()
+    return (ALL, EVEN) if number % 2 == 0 else (ALL,)
+
+
 def make_primary(namespace: Namespace, now_ms: int) -> None:
     if namespace.find("orders") is not None:
         return
@@ -83,7 +89,7 @@ class World:
         self.loop = loop
         self.random = Random(seed)
         self.auditor = Auditor(loop.now_ms)
-        self.stage = Stage(self.random, self.auditor, loop.now_ms)
+        self.stage = Stage(self.random, self.auditor, loop.now_ms, fan_out=fan_out)
         self.primary = Node(loop, self.random, PRIMARY, make_primary)
         self.secondary = Node(loop, self.random, SECONDARY, make_secondary)
         self.nodes = (self.primary, self.secondary)

@@ -8,6 +8,7 @@ are sent anew and then completed, and one that was stopped in between is there t
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -99,7 +100,7 @@ class Wanted:
         )
 
 
-def _move(node: Node, wanted: Wanted, advance: Any) -> int:
+def _move(node: Node, wanted: Wanted, advance: Callable[[int], None]) -> int:
     total = 0
     for page in node.browse(bodies=False):
         chosen = [shown["sequence_number"] for shown in page if wanted(shown)]
@@ -111,17 +112,22 @@ def _move(node: Node, wanted: Wanted, advance: Any) -> int:
 
 
 def send_again(
-    client: ServiceBusClient, path: str, target: str, wanted: Wanted, advance: Any
+    client: ServiceBusClient,
+    path: str,
+    target: str,
+    wanted: Wanted,
+    advance: Callable[[int], None],
+    wait_s: float = _WAIT_S,
 ) -> int:
     """Send dead letters to `target` under their own ids, completing each once it is there."""
     total = 0
     passed_over = {}
     with (
-        client.get_queue_receiver(path, **BRISK) as receiver,
+        client.get_queue_receiver(path) as receiver,
         client.get_queue_sender(target, **BRISK) as sender,
     ):
         outbox = Outbox(sender)
-        for message, payload in received(receiver, None, _WAIT_S):
+        for message, payload in received(receiver, None, wait_s):
             shown = to_json(payload)
             if shown["sequence_number"] in passed_over:
                 # Its lock is over and it came again: everything has been seen.

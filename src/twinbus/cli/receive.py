@@ -13,7 +13,7 @@ from twinbus.cli.failures import USAGE, CommandError
 from twinbus.cli.message_form import one_line, to_json
 from twinbus.cli.node import Node
 from twinbus.cli.printer import Printer
-from twinbus.cli.remote import BRISK, Remote
+from twinbus.cli.remote import Remote
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusReceivedMessage, ServiceBusReceiver
@@ -58,7 +58,7 @@ def receive(
         raise CommandError("--session goes without --next-session", USAGE)
     chosen: Any = NEXT_AVAILABLE_SESSION if next_session else session
     with remote.client() as client:
-        receiver = client.get_queue_receiver(entity, session_id=chosen, max_wait_time=wait, **BRISK)
+        receiver = client.get_queue_receiver(entity, session_id=chosen, max_wait_time=wait)
         count_received = 0
         held = {}
         with receiver:

@@ -28,7 +28,7 @@ DEFAULT_ADMIN_PORT = 5300
 DEFAULT_CA = Path("twinbus-data") / "tls" / "ca.pem"
 # A command has someone waiting for it: it gives up sooner than a service would.
 _RETRIES = 1
-#: For the SDK's senders and receivers. Its keep-alive thread delays every end by up to a second,
+#: For the SDK's senders and requests. Its keep-alive thread delays every end by up to a second,
 #: and a command does not sit idle on a connection.
 BRISK: dict[str, Any] = {"keep_alive": 0}
 

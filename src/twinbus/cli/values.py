@@ -7,6 +7,7 @@ long, one with a point a double). Every other type is an object with one key, th
 
 import base64
 import math
+import struct
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -56,6 +57,7 @@ _TAGS: dict[type, str] = {
     Decimal64: "decimal64",
     Decimal128: "decimal128",
 }
+_DOUBLE_HEX_DIGITS = 16
 _PLAIN = (bool, str, int, float)
 
 
@@ -91,12 +93,18 @@ def _inside(value: object) -> Json:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, float):
-        return float(value) if math.isfinite(value) else str(float(value))
+        return float(value) if math.isfinite(value) else _odd_number(float(value))
     if isinstance(value, bool):
         return value
     if isinstance(value, int):
         return int(value)
     return str(value)
+
+
+def _odd_number(value: float) -> str:
+    """What JSON has no number for; a NaN other than the usual one by its bits."""
+    raw = struct.pack(">d", value)
+    return raw.hex() if math.isnan(value) and raw != struct.pack(">d", math.nan) else str(value)
 
 
 def from_json(given: Json) -> object:
@@ -162,6 +170,13 @@ def _read_boolean(given: Json) -> bool:
     return given
 
 
+def _read_double(given: Json) -> float:
+    if isinstance(given, str) and len(given) == _DOUBLE_HEX_DIGITS:
+        (number,) = struct.unpack(">d", bytes.fromhex(given))
+        return float(number)
+    return float(given)
+
+
 def _read_array(given: Json) -> AmqpArray:
     descriptor = from_json(given["descriptor"]) if "descriptor" in given else None
     return AmqpArray([from_json(item) for item in given["items"]], given["code"], descriptor)
@@ -184,7 +199,7 @@ _READERS: dict[str, Callable[[Json], object]] = {
     **{_TAGS[kind]: _read_bytes(kind) for kind in (bytes, Decimal32, Decimal64, Decimal128)},
     **{_TAGS[kind]: _read_text(kind) for kind in (str, Symbol, Char, UUID)},
     "boolean": _read_boolean,
-    "double": float,
+    "double": _read_double,
     "float": Float32,
     "timestamp": time_from_json,
     "array": _read_array,

@@ -25,6 +25,7 @@ def fail_until_dead(kit: Kit, queue: Queue) -> int:
         kit.settle(queue, queue.main, taker.locks[rounds], ABANDON)
         rounds += 1
         taker.ask()
+    queue.main.detach(taker, kit.now_ms)
     return rounds
 
 

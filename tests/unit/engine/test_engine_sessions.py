@@ -108,8 +108,7 @@ def test_e6_d3_a_message_without_session_id_dies_in_a_subscription() -> None:
 def test_e6_a_rule_may_give_a_message_its_session() -> None:
     kit = Kit()
     topic = kit.topic()
-    rule = RuleDescription("by label", action="SET sys.SessionId = sys.Label")
-    rule.name = "by-label"
+    rule = RuleDescription("by-label", action="SET sys.SessionId = sys.Label")
     subscription = kit.subscription(rule=rule, requires_session=True)
     kit.send(topic, payload(b"x", subject="given"))
     assert kit.session_taker(subscription, "given").bodies == [b"x"]

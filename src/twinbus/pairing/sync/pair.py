@@ -12,7 +12,6 @@ import uuid
 from azure.servicebus import ServiceBusClient
 
 from twinbus.pairing import rewrite
-from twinbus.pairing.errors import PairClosedError
 from twinbus.pairing.events import PingSent
 from twinbus.pairing.observer import Observer
 from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions, milliseconds
@@ -51,17 +50,14 @@ class Pair:
         )
         self._guard = guard()
         self._wake = Event()
-        self._closed_because: str | None = None
+        #: Why no more sends are taken; None while they are.
+        self.closed_because: str | None = None
         self._pings: list[Task] = []
         self._keeper = Task("pair keeper", self._keep)
 
-    def check_open(self) -> None:
-        if self._closed_because is not None:
-            raise PairClosedError(self._closed_because)
-
     def fault(self, because: str) -> None:
         """A client of the pair is gone: every later send says so (P12)."""
-        self._closed_because = because
+        self.closed_because = because
         self._wake.set()
 
     def entity(self, path: str) -> Entity:
@@ -99,14 +95,14 @@ class Pair:
 
     def close(self, because: str) -> None:
         """Take no more sends, and stop the clock and the pings."""
-        self._closed_because = because
+        self.closed_because = because
         self._wake.set()
         self._keeper.result()
         for ping in self._pings:
             ping.result()
 
     def _keep(self) -> None:
-        while self._closed_because is None:
+        while self.closed_because is None:
             self._wake.clear()
             with self._guard:
                 events = self.policy.advance(now_ms())

@@ -3,7 +3,8 @@
 
 The SDK's sender does not stand overlapping calls, and one that failed may hold a connection
 that will never answer again. So each send borrows a sender; a good one comes back, a bad
-one is closed beside the traffic. While sends do not overlap there is exactly one.
+one is closed beside the traffic. There are as many as sends overlap, and no more than the
+bound: who comes then waits (S4).
 """
 
 import logging
@@ -11,40 +12,69 @@ from collections.abc import Callable
 
 from azure.servicebus import ServiceBusReceiver, ServiceBusSender
 
-from twinbus.pairing.sync.concurrency import Task, guard
+from twinbus.pairing.sync.concurrency import Semaphore, Task, guard
 
 log = logging.getLogger("twinbus.pairing")
 
 
 class SenderPool:
-    def __init__(self, make: Callable[[], ServiceBusSender]) -> None:
+    def __init__(self, make: Callable[[], ServiceBusSender], senders_max: int) -> None:
         self._make = make
+        self._senders_max = senders_max
+        self._senders = 0
         self._idle: list[ServiceBusSender] = []
+        self._waiting = 0
+        self._turns = Semaphore(0)
         self._closing: list[Task] = []
         self._guard = guard()
 
     def take(self) -> ServiceBusSender:
-        with self._guard:
-            if self._idle:
+        """Borrow a sender; `give` or `discard` it afterwards."""
+        while True:
+            try:
                 return self._idle.pop()
-        return self._make()
+            except IndexError:
+                sender = self._make_or_queue_up()
+            if sender is not None:
+                return sender
+            self._turns.acquire()
+
+    def _make_or_queue_up(self) -> ServiceBusSender | None:
+        with self._guard:
+            if self._senders < self._senders_max:
+                self._senders += 1
+                return self._make()
+            # Counted as waiting first and looked again second: a sender that comes back in
+            # between is seen here, or its giver sees that somebody waits.
+            self._waiting += 1
+            if not self._idle:
+                return None
+            self._waiting -= 1
+            return self._idle.pop()
 
     def give(self, sender: ServiceBusSender) -> None:
-        with self._guard:
-            self._idle.append(sender)
+        self._idle.append(sender)
+        if self._waiting:
+            self._next_turn()
 
     def discard(self, sender: ServiceBusSender) -> None:
         """Close a sender without waiting: the other side may be the one that is silent."""
         with self._guard:
+            self._senders -= 1
             self._closing = [task for task in self._closing if not task.done()]
             self._closing.append(Task("close sender", close_quietly, sender))
+        self._next_turn()
+
+    def _next_turn(self) -> None:
+        with self._guard:
+            if self._waiting:
+                self._waiting -= 1
+                self._turns.release()
 
     def discard_idle(self) -> None:
         """Close what is not in use: after an outage each connection may be dead."""
-        with self._guard:
-            idle, self._idle = self._idle, []
-        for sender in idle:
-            self.discard(sender)
+        while self._idle:
+            self.discard(self._idle.pop())
 
     def close(self) -> None:
         self.discard_idle()

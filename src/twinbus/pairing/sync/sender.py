@@ -17,18 +17,17 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 from azure.servicebus.exceptions import MessageSizeExceededError
 
 from twinbus.pairing import rewrite, sdk
-from twinbus.pairing.errors import BacklogMessageTooLargeError, BacklogSendError
+from twinbus.pairing.errors import BacklogMessageTooLargeError, BacklogSendError, PairClosedError
 from twinbus.pairing.events import MessagesBacklogged
 from twinbus.pairing.failures import OnSend, OnSyphon, verdict_on
 from twinbus.pairing.policy import BacklogQueue, State
 from twinbus.pairing.rewrite import AnyMessage
-from twinbus.pairing.sync.concurrency import Semaphore, Task, sleep
+from twinbus.pairing.sync.concurrency import Task, sleep
 from twinbus.pairing.sync.order import SessionOrder
 from twinbus.pairing.sync.pair import Pair, now_ms, wall_clock_ms
 from twinbus.pairing.sync.pool import SenderPool
 
 Messages = AnyMessage | ServiceBusMessageBatch | Iterable[AnyMessage]
-Attempt = Callable[[ServiceBusSender], Any]
 
 #: How long to leave a busy primary alone before sending again (P4).
 SERVER_BUSY_WAIT_S = 10.0
@@ -46,7 +45,7 @@ class PairedSender:
     """Sends to one queue or topic of the primary, or to the backlog when that has failed.
 
     Unlike the SDK's sender it may be used by many callers at once; at most `max_in_flight`
-    sends are under way, the others wait for their turn (S4).
+    of their sends are under way, the others wait for their turn (S4).
     """
 
     def __init__(
@@ -59,14 +58,14 @@ class PairedSender:
     ) -> None:
         self.entity_name = entity_name
         self.max_in_flight = max_in_flight
+        self.closed = False
         self._pair = pair
         self._order = order
+        self._assign_ids = pair.options.assign_message_ids
         self._entity = pair.entity(entity_name)
-        self._primary = SenderPool(make)
+        self._primary = SenderPool(make, max_in_flight)
         self._backlog: dict[int, SenderPool] = {}
         self._queue: int | None = None
-        self._slots = Semaphore(max_in_flight)
-        self.closed = False
 
     def __enter__(self) -> "PairedSender":
         return self
@@ -79,18 +78,19 @@ class PairedSender:
 
         `timeout` bounds an attempt on the primary and, after a failover, one on the backlog.
         """
-        self._check_open()
-        message = _reusable(message)
+        if self.closed or self._pair.closed_because is not None:
+            self._check_open()
+        if not isinstance(message, ServiceBusMessage):
+            message = _reusable(message)
         seconds = timeout or self._pair.timeout_s
-        with self._slots:
-            if self._pair.options.assign_message_ids:
-                _assign_ids(message)
-            if self._order is not None:
-                self._order.wait(self._entity, _flat(message), seconds)
-            try:
-                self._on_primary(partial(_send, message, seconds), seconds)
-            except FailedOver:
-                self._to_backlog(_flat(message), None, seconds)
+        if self._assign_ids:
+            _assign_ids(message)
+        if self._order is not None:
+            self._order.wait(self._entity, _flat(message), seconds)
+        try:
+            self._on_primary(seconds, "send_messages", message, timeout=seconds)
+        except FailedOver:
+            self._to_backlog(_flat(message), None, seconds)
 
     def schedule_messages(
         self,
@@ -107,18 +107,17 @@ class PairedSender:
         self._check_open()
         message = _reusable(messages)
         seconds = timeout or self._pair.timeout_s
-        with self._slots:
-            if self._pair.options.assign_message_ids:
-                _assign_ids(message)
-            try:
-                numbers: list[int] = self._on_primary(
-                    partial(_schedule, message, schedule_time_utc, seconds), seconds
-                )
-            except FailedOver:
-                flat = _flat(message)
-                self._to_backlog(flat, schedule_time_utc, seconds)
-                return [NOT_NUMBERED_YET] * len(flat)
-            return numbers
+        if self._assign_ids:
+            _assign_ids(message)
+        try:
+            numbers: list[int] = self._on_primary(
+                seconds, "schedule_messages", message, schedule_time_utc, timeout=seconds
+            )
+        except FailedOver:
+            flat = _flat(message)
+            self._to_backlog(flat, schedule_time_utc, seconds)
+            return [NOT_NUMBERED_YET] * len(flat)
+        return numbers
 
     def cancel_scheduled_messages(
         self, sequence_numbers: int | list[int], *, timeout: float | None = None
@@ -131,26 +130,24 @@ class PairedSender:
                 "A message that was scheduled while its entity had failed over has no "
                 "sequence number and cannot be cancelled."
             )
-        with self._slots:
-            sender = self._primary.take()
-            try:
-                sender.cancel_scheduled_messages(numbers, timeout=timeout or self._pair.timeout_s)
-            except BaseException:
-                self._primary.discard(sender)
-                raise
-            self._primary.give(sender)
+        sender = self._primary.take()
+        try:
+            sender.cancel_scheduled_messages(numbers, timeout=timeout or self._pair.timeout_s)
+        except BaseException:
+            self._primary.discard(sender)
+            raise
+        self._primary.give(sender)
 
     def create_message_batch(self, max_size_in_bytes: int | None = None) -> ServiceBusMessageBatch:
         """An empty batch; its size is the primary's limit, or the backlog's while failed over."""
         self._check_open()
-        with self._slots:
-            try:
-                batch: ServiceBusMessageBatch = self._on_primary(
-                    partial(_create_batch, max_size_in_bytes), self._pair.timeout_s
-                )
-            except FailedOver:
-                return self._backlog_batch(max_size_in_bytes)
-            return batch
+        try:
+            batch: ServiceBusMessageBatch = self._on_primary(
+                self._pair.timeout_s, "create_message_batch", max_size_in_bytes
+            )
+        except FailedOver:
+            return self._backlog_batch(max_size_in_bytes)
+        return batch
 
     def close(self) -> None:
         self.closed = True
@@ -160,29 +157,27 @@ class PairedSender:
             task.result()
 
     def _check_open(self) -> None:
-        self._pair.check_open()
+        if self._pair.closed_because is not None:
+            raise PairClosedError(self._pair.closed_because)
         if self.closed:
             raise ValueError("The sender has been closed; get a new one from the client.")
 
-    def _on_primary(self, attempt: Attempt, seconds: float) -> Any:
-        """Try on the primary until it worked, the error is the caller's, or it failed over."""
-        give_up_ms = now_ms() + int(seconds * 1000)
+    def _on_primary(self, seconds: float, method: str, *args: Any, **options: Any) -> Any:
+        """Call a method of the SDK's sender until it worked, the error is the caller's, or the
+        entity failed over. While all is well this is all that is added to a send (P3)."""
+        first_began_ms = began_ms = now_ms()
         while self._entity.state is not State.FAILED_OVER:
-            began_ms = now_ms()
             sender = self._primary.take()
             try:
-                result = attempt(sender)
+                result = getattr(sender, method)(*args, **options)
             except Exception as error:
-                on_send = verdict_on(error).on_send
-                if on_send is not OnSend.COUNT:
-                    self._primary.give(sender)
-                    if on_send is OnSend.RAISE or _ends_before_retry(give_up_ms):
+                if not self._may_try_again(sender, error, began_ms):
+                    raise
+                if verdict_on(error).on_send is OnSend.WAIT:
+                    if now_ms() + SERVER_BUSY_WAIT_S * 1000 > first_began_ms + seconds * 1000:
                         raise
                     sleep(SERVER_BUSY_WAIT_S)
-                    continue
-                self._primary.discard(sender)
-                if not self._pair.send_failed(self._entity, error, began_ms):
-                    raise
+                began_ms = now_ms()
             except BaseException:
                 # Cancelled half-way: what this sender would read next is unknown.
                 self._primary.discard(sender)
@@ -194,6 +189,15 @@ class PairedSender:
                 return result
         self._primary.discard_idle()
         raise FailedOver
+
+    def _may_try_again(self, sender: ServiceBusSender, error: Exception, began_ms: int) -> bool:
+        """Put a sender away after an error, and tell whether the send goes on (P4)."""
+        on_send = verdict_on(error).on_send
+        if on_send is OnSend.COUNT:
+            self._primary.discard(sender)
+            return self._pair.send_failed(self._entity, error, began_ms)
+        self._primary.give(sender)
+        return on_send is OnSend.WAIT
 
     def _to_backlog(
         self, messages: list[AnyMessage], schedule_time: datetime | None, seconds: float
@@ -288,27 +292,7 @@ class PairedSender:
 
     def _pool(self, queue: BacklogQueue) -> SenderPool:
         make = partial(self._pair.secondary.get_queue_sender, queue.name)
-        return self._backlog.setdefault(queue.index, SenderPool(make))
-
-
-def _send(message: Any, seconds: float, sender: ServiceBusSender) -> None:
-    sender.send_messages(message, timeout=seconds)
-
-
-def _schedule(
-    message: Any, schedule_time: datetime, seconds: float, sender: ServiceBusSender
-) -> list[int]:
-    return sender.schedule_messages(message, schedule_time, timeout=seconds)
-
-
-def _create_batch(
-    max_size_in_bytes: int | None, sender: ServiceBusSender
-) -> ServiceBusMessageBatch:
-    return sender.create_message_batch(max_size_in_bytes)
-
-
-def _ends_before_retry(give_up_ms: int) -> bool:
-    return now_ms() + SERVER_BUSY_WAIT_S * 1000 > give_up_ms
+        return self._backlog.setdefault(queue.index, SenderPool(make, self.max_in_flight))
 
 
 def _reusable(message: Any) -> Any:

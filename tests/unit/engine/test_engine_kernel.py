@@ -1,0 +1,97 @@
+"""What all streams share: timers, who is ready, the memory budget, runs of settlements."""
+
+from __future__ import annotations
+
+import pytest
+from engine_kit import Kit, ListLog, payload
+
+from twinbus.engine import records
+from twinbus.engine.engine import Engine
+from twinbus.engine.kernel import Kernel, Wakeable
+from twinbus.engine.settlement import PLAIN_COMPLETE
+
+
+class Sleeper(Wakeable):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rings: list[int] = []
+        self.dispatched = 0
+
+    def on_timer(self, now_ms: int) -> None:
+        self.rings.append(now_ms)
+
+    def dispatch(self, now_ms: int) -> None:
+        self.dispatched += 1
+
+
+def make_kernel() -> Kernel:
+    return Kernel(ListLog(), 0, lambda count: bytes(count))
+
+
+def test_timers_ring_once_at_the_earliest_time_asked_for() -> None:
+    kernel, sleeper = make_kernel(), Sleeper()
+    kernel.call_at(50, sleeper)
+    kernel.call_at(20, sleeper)
+    kernel.call_at(90, sleeper)
+    assert kernel.deadline_ms() == 20
+    kernel.run_timers(19)
+    assert sleeper.rings == []
+    kernel.run_timers(20)
+    kernel.run_timers(99)
+    assert sleeper.rings == [20]
+    assert kernel.deadline_ms() == 0
+
+
+def test_whoever_is_ready_is_dispatched_once() -> None:
+    kernel, sleeper = make_kernel(), Sleeper()
+    kernel.wake(sleeper)
+    kernel.wake(sleeper)
+    kernel.dispatch_ready(0)
+    assert sleeper.dispatched == 1
+    kernel.dispatch_ready(0)
+    assert sleeper.dispatched == 1
+
+
+def test_settlements_of_neighbours_share_one_record() -> None:
+    kit = Kit()
+    queue = kit.queue()
+    kit.send(queue, *[payload() for _ in range(6)])
+    taker = kit.taker(queue, credit=6)
+    written = len(kit.log.records)
+    for at in (0, 1, 2, 4, 5, 3):
+        queue.main.complete(taker.locks[at], kit.now_ms)
+    assert kit.engine.kernel.has_runs
+    kit.engine.kernel.seal()
+    found = [records.read_settled(record) for _, record in kit.log.records[written:]]
+    assert [(first, count) for _, first, count, _ in found] == [(1, 3), (5, 2), (4, 1)]
+    assert not kit.engine.kernel.has_runs
+    kit.restart()
+    assert kit.bodies(kit.namespace.queue("q")) == []
+
+
+def test_payloads_stay_in_memory_while_the_budget_lasts() -> None:
+    kit = Kit(memory_bytes_max=400)
+    queue = kit.queue()
+    kit.send(queue, *[payload(b"%d" % n + b"x" * 100) for n in range(5)])
+    kernel = kit.engine.kernel
+    assert 0 < kernel.cached_bytes <= 400
+    assert kernel.live_bytes == queue.size_bytes() > 400
+    assert [body[:1] for body in kit.bodies(queue)] == [b"0", b"1", b"2", b"3", b"4"]
+    taker = kit.taker(queue, credit=5)
+    for lock in taker.locks:
+        kit.settle(queue, queue.main, lock, PLAIN_COMPLETE)
+    assert (kernel.cached_bytes, kernel.live_bytes) == (0, 0)
+
+
+def test_a_record_from_the_future_stops_the_start() -> None:
+    engine = Engine(ListLog(), 0, lambda count: bytes(count))
+    with pytest.raises(ValueError, match="newer Twinbus"):
+        engine.replay(1, 1, 0, b"\xee")
+
+
+def test_namespaces_are_apart_and_compared_without_case() -> None:
+    kit = Kit()
+    other = kit.engine.namespace("Other", kit.now_ms)
+    kit.queue()
+    assert other.find("q") is None
+    assert kit.engine.namespace("OTHER", kit.now_ms) is other
