@@ -5,7 +5,7 @@ Every layout has a queue `sink`, to which others are made to forward.
 
 from __future__ import annotations
 
-from naive_broker import Described
+from naive_entities import Described
 
 from twinbus.core.descriptions import (
     QueueDescription,

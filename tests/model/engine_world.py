@@ -11,23 +11,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine_content import Content, content_of, payload_of
-from engine_store import Store
-from naive_broker import (
-    MAIN,
-    Described,
-    NaiveBroker,
-    NaiveEntity,
-    NaiveLock,
-    NaiveMessage,
-    NaiveSession,
-    NaiveStream,
-    Refused,
+from engine_dump import (
+    Dump,
+    assert_same,
+    description_of,
+    dump_engine,
+    dump_model,
+    model_from,
+    trimmed,
 )
+from engine_store import Store
+from naive_broker import NaiveBroker, Refused
+from naive_entities import Described, NaiveLock, NaiveStream
 
 from twinbus.core.descriptions import (
     QueueDescription,
     RuleDescription,
-    SubscriptionDescription,
     TopicDescription,
 )
 from twinbus.core.errors import BusError
@@ -35,7 +34,7 @@ from twinbus.engine.carrying import Carrier
 from twinbus.engine.consumer import Consumer, Lock
 from twinbus.engine.engine import Engine
 from twinbus.engine.entities import Entity, Holder, Subscription
-from twinbus.engine.index import ACTIVE, DEFERRED, DEFERRED_LOCKED, GONE, LOCKED, SCHEDULED
+from twinbus.engine.index import GONE, LOCKED
 from twinbus.engine.message import Message, take_in
 from twinbus.engine.namespace import Namespace
 from twinbus.engine.sessions import Session
@@ -43,14 +42,6 @@ from twinbus.engine.stream import Stream
 
 #: A stream by its entity's path and its place there.
 Place = tuple[str, int]
-Dump = dict[str, Any]
-_NAMES = {
-    ACTIVE: "active",
-    LOCKED: "active",
-    DEFERRED: "deferred",
-    DEFERRED_LOCKED: "deferred",
-    SCHEDULED: "scheduled",
-}
 #: How late an expired message may go after it came back from a lock.
 _EXPIRY_SLACK_MS = 1_000
 
@@ -506,12 +497,6 @@ def _no_id() -> str:
     raise AssertionError("every message of the model has an id")
 
 
-def description_of(entity: Entity) -> Described:
-    described = entity.description  # type: ignore[attr-defined]
-    assert isinstance(described, QueueDescription | TopicDescription | SubscriptionDescription)
-    return described
-
-
 def number_fresh(model: NaiveStream, stream: Stream) -> None:
     """Find each newly placed message in the engine; give it the number that it has there.
 
@@ -540,127 +525,3 @@ def number_fresh(model: NaiveStream, stream: Stream) -> None:
     for source in {origin for origin, _, _ in activated}:
         due = [(due_ms, seq) for origin, due_ms, seq in activated if origin == source]
         assert due == sorted(due), "scheduled messages out of order"
-
-
-# --- what is durable, in one form for both --------------------------------------------------
-
-_EMPTY: tuple[int, dict[int, object], dict[str, object]] = (1, {}, {})
-
-
-def assert_same(engine: Dump, model: Dump) -> None:
-    """Equal, or an error that says where they are not."""
-    if engine == model:
-        return
-    assert engine.keys() == model.keys()
-    for path, found in engine.items():
-        wanted = model[path]
-        for part in ("description", "rules", "history"):
-            assert found[part] == wanted[part], f"{part} of {path}"
-        for which, pair in enumerate(zip(found["streams"], wanted["streams"], strict=True)):
-            (next_seq, rows, states), (wanted_seq, wanted_rows, wanted_states) = pair
-            where = f"stream {which} of {path}"
-            assert next_seq == wanted_seq, where
-            assert states == wanted_states, where
-            for seq in sorted(rows.keys() | wanted_rows.keys()):
-                assert rows.get(seq) == wanted_rows.get(seq), f"message {seq} in {where}"
-
-
-def dump_model(model: NaiveBroker) -> Dump:
-    return {path: _dump_entity(entity, model.now_ms) for path, entity in model.entities.items()}
-
-
-def _dump_entity(entity: NaiveEntity, now_ms: int) -> Dump:
-    return trim(
-        {
-            "description": entity.description,
-            "rules": dict(entity.rules),
-            "history": dict(entity.history),
-            "streams": [
-                (
-                    stream.next_seq,
-                    {m.seq: _row(m) for m in stream.messages},
-                    {i: s.state for i, s in stream.sessions.items() if s.state is not None},
-                )
-                for stream in entity.streams
-            ],
-        },
-        now_ms,
-    )
-
-
-def _row(message: NaiveMessage) -> tuple[object, ...]:
-    m = message
-    return (m.state, m.count, m.enqueued_ms, m.expires_ms, m.due_ms, m.content)
-
-
-def trim(dump: Dump, now_ms: int) -> Dump:
-    """Forget message ids that no longer count."""
-    window_ms = getattr(dump["description"], "duplicate_detection_history_time_window_ms", 0)
-    history = {i: at for i, at in dump["history"].items() if now_ms - at < window_ms}
-    return {**dump, "history": history}
-
-
-def trimmed(dump: Dump, now_ms: int) -> Dump:
-    return {path: trim(entity, now_ms) for path, entity in dump.items()}
-
-
-def dump_engine(engine: Engine, now_ms: int) -> Dump:
-    found: Dump = {}
-    for entity in engine.registry.entities.values():
-        rules = entity.rules if isinstance(entity, Subscription) else {}
-        history = entity.history
-        seen = {} if history is None else history.ids
-        dump = {
-            "description": description_of(entity),
-            "rules": {rule.description.name: rule.description for rule in rules.values()},
-            "history": {_message_id(key): at_ms for key, (at_ms, _) in seen.items()},
-            "streams": [
-                _dump_stream(entity.streams[which]) if which in entity.streams else _EMPTY
-                for which in (0, 1, 2)
-            ],
-        }
-        found[entity.path] = trim(dump, now_ms)
-    return found
-
-
-def _message_id(key: bytes) -> str:
-    # A string shorter than 256 bytes: constructor, length, text.
-    return key[2:].decode()
-
-
-def _dump_stream(stream: Stream) -> tuple[int, dict[int, object], dict[str, object]]:
-    rows: dict[int, object] = {}
-    seq = stream.index.next_present(1)
-    while seq:
-        content = content_of(stream.stored(seq))
-        if stream.sessions is not None and content.session_id is not None:
-            assert stream.session_id(seq) == content.session_id
-        rows[seq] = (
-            _NAMES[stream.index.state(seq)], stream.counts.get(seq, 0), stream.enqueued_ms(seq),
-            stream.expires_ms(seq), stream.due.get(seq, 0), content,
-        )  # fmt: skip
-        seq = stream.index.next_present(seq + 1)
-    table = stream.sessions
-    known = {} if table is None else table.sessions
-    states = {i: s.state for i, s in known.items() if s.state is not None}
-    return stream.next_seq, rows, dict(states)
-
-
-def model_from(dump: Dump) -> NaiveBroker:
-    """The model as it is after a restart: what was durable, and nothing locked."""
-    model = NaiveBroker()
-    for path, saved in dump.items():
-        entity = NaiveEntity(saved["description"], dict(saved["rules"]), dict(saved["history"]))
-        for stream, (next_seq, rows, states) in zip(entity.streams, saved["streams"], strict=True):
-            stream.next_seq = next_seq
-            stream.durable_seq = next_seq - 1
-            for seq, (state, count, enqueued_ms, expires_ms, due_ms, content) in rows.items():
-                stream.messages.append(
-                    NaiveMessage(content, state, enqueued_ms, expires_ms, count, due_ms, seq)
-                )
-            stream.sessions = {i: NaiveSession(state) for i, state in states.items()}
-        model.entities[path] = entity
-    return model
-
-
-__all__ = ["MAIN", "HeldLock", "Place", "Receiver", "World"]

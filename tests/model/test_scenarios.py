@@ -12,7 +12,7 @@ import pytest
 from engine_content import RULES, Content, payload_of
 from engine_store import ListStore
 from engine_world import HeldLock, Place, World
-from naive_broker import Described
+from naive_entities import Described
 
 from twinbus.core import errors
 from twinbus.core.descriptions import (
@@ -370,3 +370,20 @@ def test_e4_sequence_numbers_go_on_after_a_restart_and_a_compaction() -> None:
         send(world, "sink", content())
     world.crash(keep_in_flight=False, revive_dropped=False)
     assert world.stream(Q).next_seq == 2
+
+
+def test_s1_a_scheduled_message_that_comes_due_while_its_segment_is_emptied_is_not_lost() -> None:
+    """It got a new number, but its payload was still in the segment that was dropped."""
+    world = world_with(queue(), queue("sink"))
+    world.memory_bytes_max = 0
+    send(world, "q", content("first"))
+    send(world, "q", content("later"), due_ms=world.now_ms + 1_000)
+    while len(world.store.segments()) < 2:
+        send(world, "sink", content())
+    world.start_carrying(1)
+    pass_time(world, 1_000)
+    while world.carrier is not None:
+        world.carry(1 << 20)
+        world.commit()
+    world.crash(keep_in_flight=False, revive_dropped=False)
+    assert in_stream(world, Q) == ["first", "later"]

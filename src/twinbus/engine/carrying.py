@@ -20,12 +20,12 @@ class Carrier:
         self._limit = segment << 32
         self._engine = engine
         self._shared: dict[int, int] = {}
-        self._messages: list[tuple[Stream, int]] = []
-        self._at = 0
+        #: Nothing live is left in the old segments.
+        self.finished = False
         for namespace in engine.namespaces.values():
             self._carry_entities(namespace, now_ms)
-        for stream in engine.streams():
-            self._messages += [(stream, seq) for seq in stream.index.located_before(self._limit)]
+        self._messages = self._find_messages()
+        self._at = 0
 
     def _carry_entities(self, namespace: Namespace, now_ms: int) -> None:
         log = self._engine.kernel.log
@@ -54,14 +54,24 @@ class Carrier:
                 )
                 session.state_location = log.append_carried(record)
 
-    @property
-    def finished(self) -> bool:
-        return self._at >= len(self._messages)
+    def _find_messages(self) -> list[tuple[Stream, int]]:
+        found: list[tuple[Stream, int]] = []
+        for stream in self._engine.streams():
+            found += [(stream, seq) for seq in stream.index.located_before(self._limit)]
+        return found
 
     def step(self, bytes_max: int) -> None:
         """Carry some messages."""
         written = 0
-        while self._at < len(self._messages) and written < bytes_max:
+        while written < bytes_max:
+            if self._at == len(self._messages):
+                # A scheduled message that came due meanwhile has a new number, and its payload
+                # is still where it was: it was not on the list.
+                self._messages = self._find_messages()
+                self._at = 0
+                if not self._messages:
+                    self.finished = True
+                    return
             stream, seq = self._messages[self._at]
             self._at += 1
             # Settled or rewritten since the list was made: nothing of it is down there.

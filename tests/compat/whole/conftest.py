@@ -1,9 +1,9 @@
 """One live broker for the package, a client for it, and tests that run side by side.
 
 The clients wait by their own timers (locks that run out, polls, keep-alive), not for the
-machine. So all tests start together, in threads, and each reports for itself: the suite
-takes as long as its longest waits, not as long as their sum. Each test has entities of its
-own; one that ends a broker starts another.
+machine. So all tests run together, in threads, while the first one is on; then each reports
+for itself. The suite takes as long as its longest waits, not as long as their sum. Each test
+has entities of its own; one that ends a broker starts another.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ THREADS = 16
 # What threads may share.
 SHARED = ("bus", "client")
 
-Running = dict[str, Future[None]]
-RUNNING = pytest.StashKey[Running]()
+Outcomes = dict[str, Future[None]]
+OUTCOMES = pytest.StashKey[Outcomes]()
 
 
 @pytest.fixture(scope="session")
@@ -45,24 +45,25 @@ def client(bus: Bus) -> Iterator[ServiceBusClient]:
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool:
     stash = pyfuncitem.session.stash
-    if RUNNING not in stash:
-        stash[RUNNING] = _start(pyfuncitem)
-    stash[RUNNING][pyfuncitem.nodeid].result()
+    if OUTCOMES not in stash:
+        stash[OUTCOMES] = _run_all(pyfuncitem)
+    stash[OUTCOMES][pyfuncitem.nodeid].result()
     return True
 
 
-def _start(first: pytest.Function) -> Running:
-    """Start every chosen test of this package."""
+def _run_all(first: pytest.Function) -> Outcomes:
+    """Run every chosen test of this package to its end.
+
+    To the end, since pytest changes the environment between tests and clients read it.
+    """
     shared = {name: first.funcargs[name] for name in SHARED}
     items = [
         item
         for item in first.session.items
         if isinstance(item, pytest.Function) and item.path.parent == Path(__file__).parent
     ]
-    pool = ThreadPoolExecutor(THREADS)
-    running = {item.nodeid: pool.submit(_run, item, shared) for item in items}
-    pool.shutdown(wait=False)
-    return running
+    with ThreadPoolExecutor(THREADS) as pool:
+        return {item.nodeid: pool.submit(_run, item, shared) for item in items}
 
 
 def _run(item: pytest.Function, shared: dict[str, Any]) -> None:

@@ -20,6 +20,8 @@ class Answer:
     text: str
     body: Any
     tracking_id: str | None
+    #: Binary values are views into it, so it has to stay.
+    reply: Message
 
 
 class Management:
@@ -50,6 +52,7 @@ class Management:
             given["statusDescription"],
             reply.body,
             given.get("com.microsoft:tracking-id"),
+            reply,
         )
 
 

@@ -55,7 +55,6 @@ async def test_r2_competing_receivers_share_out_the_messages(bus: Bus) -> None:
     assert first
     assert second
     assert sorted(map(int, first + second)) == list(range(200))
-    assert first == sorted(first, key=int)
 
 
 def test_r2_a_locked_message_is_nobody_elses(bus: Bus, client: ServiceBusClient) -> None:

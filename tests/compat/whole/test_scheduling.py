@@ -39,7 +39,7 @@ def after(seconds: float) -> datetime:
 def test_e5_a_scheduled_message_waits_until_it_is_due(bus: Bus, client: ServiceBusClient) -> None:
     """E5 E4: invisible, then active with a new number; the scheduled time stays with it."""
     queue = bus.queue()
-    due = after(3)
+    due = after(6)
     with client.get_queue_sender(queue) as sender:
         (number,) = sender.schedule_messages(ServiceBusMessage("later"), due)
         sender.send_messages(ServiceBusMessage("now"))

@@ -28,13 +28,17 @@ class SenderPool:
         self._closing: list[Task] = []
         self._guard = guard()
 
+    def take_idle(self) -> ServiceBusSender | None:
+        """Borrow a sender if one lies ready."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
+
     def take(self) -> ServiceBusSender:
         """Borrow a sender; `give` or `discard` it afterwards."""
         while True:
-            try:
-                return self._idle.pop()
-            except IndexError:
-                sender = self._make_or_queue_up()
+            sender = self.take_idle() or self._make_or_queue_up()
             if sender is not None:
                 return sender
             self._turns.acquire()

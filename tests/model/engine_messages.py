@@ -1,0 +1,447 @@
+"""Operations on messages: sent, received, settled, found by number, in transactions."""
+
+from __future__ import annotations
+
+from engine_machine import (
+    Machine,
+    credits,
+    delays_ms,
+    edges_ms,
+    operation,
+    pick_one,
+    picks,
+    properties,
+    sessions,
+    sessions_or_none,
+    ttls_ms,
+)
+from engine_world import HeldLock, Place, Receiver
+from hypothesis import strategies as st
+from naive_broker import Refused
+from naive_entities import MAIN
+
+from twinbus.core import errors
+from twinbus.engine import settlement
+from twinbus.engine.entities import Holder
+from twinbus.engine.settlement import Settlement
+from twinbus.engine.transactions import Transaction
+
+
+class MessageOperations(Machine):
+    # --- sending ----------------------------------------------------------------------
+
+    @operation(
+        10,
+        lambda m: m.targets(),
+        pick=picks,
+        ids=st.lists(st.integers(0, 8), min_size=1, max_size=3),
+        session=sessions_or_none,
+        ttl_ms=ttls_ms,
+        given=properties,
+    )
+    def send(
+        self, pick: int, ids: list[int], session: str | None, ttl_ms: int | None,
+        given: dict[str, object],
+    ) -> None:  # fmt: skip
+        batch = [(self.content(i, session, ttl_ms, given), 0) for i in ids]
+        self.world.send(pick_one(self.awaited_targets() or self.targets(), pick), batch)
+        self.end()
+
+    @operation(
+        2,
+        lambda m: m.targets() and not m.is_big,
+        pick=picks,
+        session=sessions_or_none,
+        ttl_ms=ttls_ms,
+        given=properties,
+        wait_ms=edges_ms,
+    )
+    def schedule(
+        self, pick: int, session: str | None, ttl_ms: int | None, given: dict[str, object],
+        wait_ms: int,
+    ) -> None:  # fmt: skip
+        content = self.content(8, session, ttl_ms, given)
+        path = pick_one(self.targets(), pick)
+        self.world.send(path, [(content, self.world.now_ms + wait_ms)])
+        self.end()
+
+    # --- receiving --------------------------------------------------------------------
+
+    @operation(
+        5,
+        lambda m: m.plain_places() and len(m.world.receivers) < 10,
+        pick=picks,
+        peek_lock=st.sampled_from([True, True, True, False]),
+        credit=credits,
+    )
+    def attach(self, pick: int, peek_lock: bool, credit: int) -> None:
+        places = self.plain_places()
+        now_ms = self.world.now_ms
+        fruitful = [p for p in places if self.world.model_stream(p).deliverable(now_ms)]
+        self.world.attach(pick_one(fruitful or places, pick), peek_lock, credit)
+        self.end()
+
+    @operation(
+        4,
+        lambda m: m.session_places() and len(m.world.receivers) < 10,
+        pick=picks,
+        session=sessions,
+        credit=credits,
+        peek_lock=st.booleans(),
+    )
+    def accept_session(self, pick: int, session: str, credit: int, peek_lock: bool) -> None:
+        place = pick_one(self.session_places(), pick)
+        self.world.accept_session(place, session, peek_lock, credit)
+        self.end()
+
+    @operation(
+        2,
+        lambda m: m.session_places() and len(m.world.receivers) < 10,
+        pick=picks,
+        wait_ms=edges_ms,
+        credit=credits,
+    )
+    def seek_session(self, pick: int, wait_ms: int, credit: int) -> None:
+        place = pick_one(self.session_places(), pick)
+        self.world.seek_session(place, wait_ms, True, credit)
+        self.end()
+
+    @operation(
+        5,
+        lambda m: m.attached(),
+        pick=picks,
+        credit=st.integers(1, 4),
+    )
+    def give_credit(self, pick: int, credit: int) -> None:
+        self.world.give_credit(pick_one(self.attached(), pick), credit)
+        self.end()
+
+    @operation(
+        2,
+        lambda m: m.world.receivers,
+        pick=picks,
+        loses_connection=st.booleans(),
+    )
+    def leave(self, pick: int, loses_connection: bool) -> None:
+        if loses_connection:
+            self.world.connection_lost(pick_one(list(self.world.receivers.values()), pick))
+        elif self.attached():
+            self.world.detach(pick_one(self.attached(), pick))
+        self.end()
+
+    # --- settling ---------------------------------------------------------------------
+
+    def _settle(self, held: HeldLock, wanted: Settlement) -> None:
+        world = self.world
+        world.both(
+            lambda: wanted.apply(held.holder, held.stream, held.lock, world.now_ms),
+            lambda: self._expect(held, wanted),
+        )
+        del world.locks[:-20]
+
+    def _expect(self, held: HeldLock, wanted: Settlement) -> None:
+        model = self.world.model
+        stream, lock = held.model_stream, held.model_lock
+        given = {str(k): v for k, v in wanted.properties.items()}
+        if wanted.what == settlement.COMPLETE:
+            model.complete(stream, lock)
+        elif wanted.what == settlement.RELEASE:
+            model.release(stream, lock)
+        elif wanted.what == settlement.ABANDON:
+            model.abandon(stream, lock, given, wanted.delay_ms)
+        elif wanted.what == settlement.DEFER:
+            model.defer(stream, lock, given)
+        else:
+            model.dead_letter(stream, lock, wanted.reason, wanted.description, given)
+
+    def wanted(self, what: int, with_properties: bool, delay_ms: int) -> Settlement:
+        wanted = Settlement(what)
+        if with_properties:
+            wanted.properties = {"attempt": self.sent, "color": "blue"}
+        if what == settlement.ABANDON:
+            wanted.delay_ms = delay_ms
+        if what == settlement.DEAD_LETTER:
+            wanted.reason, wanted.description = "broken", "beyond repair"
+        return wanted
+
+    @operation(
+        4,
+        lambda m: m.live_locks(),
+        pick=picks,
+    )
+    def complete(self, pick: int) -> None:
+        self._settle(pick_one(self.live_locks(), pick), settlement.PLAIN_COMPLETE)
+        self.end()
+
+    @operation(
+        4,
+        lambda m: m.live_locks(),
+        pick=picks,
+        with_properties=st.booleans(),
+        delay_ms=delays_ms,
+    )
+    def abandon(self, pick: int, with_properties: bool, delay_ms: int) -> None:
+        wanted = self.wanted(settlement.ABANDON, with_properties, delay_ms)
+        self._settle(pick_one(self.live_locks(), pick), wanted)
+        self.end()
+
+    @operation(
+        4,
+        lambda m: m.live_locks(),
+        pick=picks,
+        what=st.integers(settlement.DEFER, settlement.RELEASE),
+        with_properties=st.booleans(),
+    )
+    def settle(self, pick: int, what: int, with_properties: bool) -> None:
+        wanted = self.wanted(what, with_properties, 0)
+        self._settle(pick_one(self.live_locks(), pick), wanted)
+        self.end()
+
+    @operation(
+        1,
+        lambda m: len(m.world.locks) > len(m.live_locks()),
+        pick=picks,
+        what=st.integers(settlement.COMPLETE, settlement.RELEASE),
+    )
+    def settle_late(self, pick: int, what: int) -> None:
+        lost = [held for held in self.world.locks if not held.stream.holds(held.lock)]
+        self._settle(pick_one(lost, pick), self.wanted(what, False, 0))
+        self.end()
+
+    @operation(
+        1,
+        lambda m: m.live_locks(),
+        pick=picks,
+    )
+    def renew(self, pick: int) -> None:
+        world = self.world
+        held = pick_one(self.live_locks(), pick)
+        assert held.stream.lock_by_low(held.lock.low) is held.lock
+        world.both(
+            lambda: held.stream.renew(held.lock, world.now_ms),
+            lambda: world.model.renew(held.model_stream, held.model_lock),
+        )
+        self.end()
+
+    # --- by sequence number -----------------------------------------------------------
+
+    def places_with(self, state: str) -> list[Place]:
+        return [
+            place
+            for place in self.places(open_only=False)
+            if any(m.state == state for m in self.world.model_stream(place).messages)
+        ]
+
+    @operation(
+        3,
+        lambda m: m.places_with("deferred"),
+        pick=picks,
+        which=picks,
+        session=sessions_or_none,
+        wrong=st.booleans(),
+    )
+    def fetch_deferred(self, pick: int, which: int, session: str | None, wrong: bool) -> None:
+        world = self.world
+        place = pick_one(self.places_with("deferred"), pick)
+        model, stream = world.model_stream(place), world.stream(place)
+        if not model.has_sessions:
+            session = None
+        seqs = [m.seq for m in model.messages if (m.state == "deferred") != wrong] or [999]
+        chosen = [pick_one(seqs, which)]
+
+        def ask() -> object:
+            held = None if session is None else stream.check_session(session, world.now_ms)
+            consumer = held.holder if held is not None else None
+            assert consumer is None or isinstance(consumer, Receiver)
+            return stream.fetch_deferred(chosen, held, consumer, world.now_ms)
+
+        locks, model_locks = world.both(
+            ask, lambda: world.model.fetch_deferred(model, chosen, session)
+        )
+        for lock, model_lock in zip(locks or [], model_locks or [], strict=True):
+            world.hold(place, lock, model_lock)
+        self.end()
+
+    @operation(
+        1,
+        lambda m: m.places_with("deferred"),
+        pick=picks,
+        which=picks,
+    )
+    def undefer(self, pick: int, which: int) -> None:
+        world = self.world
+        place = pick_one(self.places_with("deferred"), pick)
+        model, stream = world.model_stream(place), world.stream(place)
+        seq = pick_one([m.seq for m in model.messages if m.state == "deferred"], which)
+
+        def ask() -> None:
+            stream.check_deferred(seq)
+            stream.undefer(seq)
+
+        world.both(ask, lambda: world.model.undefer(model, seq))
+        self.end()
+
+    @operation(
+        1,
+        lambda m: m.places_with("scheduled"),
+        pick=picks,
+        which=picks,
+        wrong=st.booleans(),
+    )
+    def cancel(self, pick: int, which: int, wrong: bool) -> None:
+        world = self.world
+        place = pick_one(self.places_with("scheduled"), pick)
+        model = world.model_stream(place)
+        seqs = [m.seq for m in model.messages if (m.state == "scheduled") != wrong]
+        chosen = [pick_one(seqs, which)] if seqs else [999]
+        world.both(
+            lambda: world.stream(place).cancel(chosen),
+            lambda: world.model.cancel(model, chosen),
+        )
+        self.end()
+
+    @operation(
+        1,
+        lambda m: m.places_with("active"),
+        pick=picks,
+        from_seq=st.integers(0, 12),
+        count_max=st.integers(1, 5),
+    )
+    def peek(self, pick: int, from_seq: int, count_max: int) -> None:
+        world = self.world
+        place = pick_one(self.places_with("active"), pick)
+        found = world.stream(place).browse(from_seq, count_max, None, bytes((1, 2, 3, 4, 5)))
+        assert found == world.model.browse(world.model_stream(place), from_seq, count_max)
+
+    @operation(
+        2,
+        lambda m: any(which != MAIN for _, which in m.places_with("active")),
+        pick=picks,
+        count=st.integers(1, 3),
+    )
+    def resubmit(self, pick: int, count: int) -> None:
+        world = self.world
+        place = pick_one([p for p in self.places_with("active") if p[1] != MAIN], pick)
+        model, holder = world.model_stream(place), world.entity(place[0])
+        assert isinstance(holder, Holder)
+        seqs = [m.seq for m in model.messages[:count]]
+        got, expected = world.both(
+            lambda: holder.resubmit(world.stream(place), seqs, world.now_ms),
+            lambda: world.model.resubmit(model, seqs),
+        )
+        assert got == expected
+        self.end()
+
+    # --- sessions ---------------------------------------------------------------------
+
+    def held_sessions(self) -> list[tuple[Place, str]]:
+        return [
+            (place, session_id)
+            for place in self.session_places()
+            for session_id, session in self.world.model_stream(place).sessions.items()
+            if session.holder is not None
+        ]
+
+    @operation(
+        1,
+        lambda m: m.held_sessions(),
+        pick=picks,
+        state=st.sampled_from([None, b"", b"half way"]),
+    )
+    def set_session_state(self, pick: int, state: bytes | None) -> None:
+        world = self.world
+        place, session = pick_one(self.held_sessions(), pick)
+        world.both(
+            lambda: world.stream(place).set_session_state(session, state, world.now_ms),
+            lambda: world.model.set_session_state(world.model_stream(place), session, state),
+        )
+        self.end()
+
+    @operation(
+        1,
+        lambda m: m.held_sessions(),
+        pick=picks,
+    )
+    def renew_session(self, pick: int) -> None:
+        world = self.world
+        place, session = pick_one(self.held_sessions(), pick)
+        got, expected = world.both(
+            lambda: world.stream(place).renew_session(session, world.now_ms),
+            lambda: world.model.renew_session(world.model_stream(place), session),
+        )
+        assert got == expected
+        self.end()
+
+    # --- transactions -----------------------------------------------------------------
+
+    @operation(
+        2,
+        lambda m: m.targets() and m.live_locks(),
+        pick=picks,
+        session=sessions_or_none,
+        ttl_ms=ttls_ms,
+    )
+    def send_in_transaction(self, pick: int, session: str | None, ttl_ms: int | None) -> None:
+        world = self.world
+        transaction = self.transaction = self.transaction or Transaction()
+        path = pick_one(self.targets(), pick)
+        content = self.content(8, session, ttl_ms, {})
+        entity, model = world.entity(path), world.model.entities[path]
+        message = world.messages([(content, 0)])[0]
+
+        def expect() -> None:
+            world.model.check(model, content)
+            self.tx_sends.append((model, content))
+
+        world.both(lambda: transaction.send(entity, message), expect)
+        self.end()
+
+    @operation(
+        3,
+        lambda m: m.live_locks(),
+        pick=picks,
+        what=st.integers(settlement.COMPLETE, settlement.RELEASE),
+    )
+    def settle_in_transaction(self, pick: int, what: int) -> None:
+        world = self.world
+        transaction = self.transaction = self.transaction or Transaction()
+        held = pick_one(self.live_locks(), pick)
+        wanted = self.wanted(what, True, 0)
+
+        def expect() -> None:
+            world.model.held(held.model_stream, held.model_lock)
+            twice = any(known.model_lock is held.model_lock for known, _ in self.tx_locks)
+            if twice or (what == settlement.DEAD_LETTER and held.model_stream.which != MAIN):
+                raise Refused(errors.NOT_ALLOWED)
+            self.tx_locks.append((held, wanted))
+
+        world.both(
+            lambda: transaction.settle(held.holder, held.stream, held.lock, wanted, world.now_ms),
+            expect,
+        )
+        self.end()
+
+    @operation(
+        3,
+        lambda m: m.transaction is not None,
+        rolls_back=st.sampled_from([False, False, True]),
+    )
+    def end_transaction(self, rolls_back: bool) -> None:
+        world = self.world
+        transaction, sends, locks = self.transaction, self.tx_sends, self.tx_locks
+        assert transaction is not None
+        self.forget_transaction()
+
+        def expect() -> None:
+            for entity, content in sends:
+                world.model.check(entity, content)
+            for held, _ in locks:
+                world.model.held(held.model_stream, held.model_lock)
+            for entity, content in sends:
+                world.model.publish(entity, content, 0)
+            for held, wanted in locks:
+                self._expect(held, wanted)
+
+        if not rolls_back:
+            world.both(lambda: transaction.commit(world.now_ms), expect)
+        self.end()
