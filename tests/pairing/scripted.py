@@ -54,16 +54,14 @@ class ScriptedNamespace:
         self.close()
 
     async def _listen(self) -> asyncio.Server:
-        return await asyncio.get_running_loop().create_server(lambda: _Peer(self), "127.0.0.1", 0)
+        return await asyncio.get_running_loop().create_server(lambda: _Wire(self), "127.0.0.1", 0)
 
 
-class _Peer(asyncio.Protocol, Handler):
-    """One connection."""
+class _Wire(asyncio.Protocol):
+    """The socket's side of one connection."""
 
     def __init__(self, namespace: ScriptedNamespace) -> None:
-        self._namespace = namespace
-        self._connection = Connection(self, "scripted", _now_ms())
-        self._answers: Link | None = None
+        self._connection = Connection(_Peer(namespace), "scripted", _now_ms())
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -77,6 +75,14 @@ class _Peer(asyncio.Protocol, Handler):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._connection.abort()
+
+
+class _Peer(Handler):
+    """The protocol's side of one connection."""
+
+    def __init__(self, namespace: ScriptedNamespace) -> None:
+        self._namespace = namespace
+        self._answers: Link | None = None
 
     def on_attach(self, link: Link) -> None:
         link.accept(max_message_size=262_144)

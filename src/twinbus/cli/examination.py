@@ -2,9 +2,6 @@
 
 from datetime import UTC, datetime
 
-from rich.console import Console
-from rich.text import Text
-
 from twinbus.cli import checks, reach
 from twinbus.cli.checks import FAULT, OK, WARNING, Finding, Installation
 from twinbus.cli.remote import Remote
@@ -35,6 +32,9 @@ def examine(
 
 
 def print_findings(found: list[Finding]) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
     console = Console(highlight=False, soft_wrap=True)
     for finding in found:
         mark, style = _MARKS[finding.level]

@@ -1,7 +1,8 @@
 """What a command prints: for people (tables, progress) or for programs (JSON).
 
 Results go to standard output. Progress and remarks go to standard error, progress only when
-that is a terminal, so that output can be piped at any time.
+that is a terminal, so that output can be piped at any time. Rich is imported when something
+is printed with it: a broker that starts has no use for it.
 """
 
 import json
@@ -11,15 +12,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from twinbus.cli.failures import USAGE, CommandError
 
 
 class Printer:
     def __init__(self, json_output: bool) -> None:
+        from rich.console import Console
+
         self.json_output = json_output
         self._console = Console(highlight=False, soft_wrap=True)
         self._aside = Console(stderr=True, highlight=False)
@@ -29,13 +29,16 @@ class Printer:
         if self.json_output:
             self._json(found)
         else:
-            self._console.print(Text(sentence))
+            self._console.out(sentence, highlight=False)
 
     def record(self, found: Mapping[str, Any]) -> None:
         """One thing with its properties."""
         if self.json_output:
             self._json(found)
             return
+        from rich.table import Table
+        from rich.text import Text
+
         table = Table.grid(padding=(0, 2))
         for name, value in found.items():
             if value is not None:
@@ -47,6 +50,9 @@ class Printer:
         if self.json_output:
             self._json(found)
             return
+        from rich.table import Table
+        from rich.text import Text
+
         table = Table(box=None, pad_edge=False, header_style="bold")
         for column in columns:
             table.add_column(column.replace("_", " "))
@@ -61,7 +67,7 @@ class Printer:
 
     def aside(self, sentence: str) -> None:
         """A remark that is not part of the result."""
-        self._aside.print(Text(sentence))
+        self._aside.out(sentence, highlight=False)
 
     @contextmanager
     def progress(self, what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
