@@ -6,6 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(shell find src -name '*.py' -o -name '*.lark') pyproject.toml setup.py
 STAMPS := .stamps
+# Most tests wait for a broker rather than compute; a file's tests stay together.
+PARALLEL := -n 3 --dist loadfile
 
 .DEFAULT_GOAL := help
 
@@ -19,17 +21,18 @@ serve: setup ## Run the broker on ./twinbus-data and print the connection string
 
 .PHONY: test
 test: setup js ## Run every test
-	$(BIN)/python -m pytest
-	TWINBUS_FORM=interpreted $(BIN)/python -m pytest -o pythonpath="src ." tests/unit tests/model tests/properties
+	$(BIN)/python -m pytest $(PARALLEL) -m "not long"
+	TWINBUS_FORM=interpreted $(BIN)/python -m pytest $(PARALLEL) -m "not long" \
+		-o pythonpath="src ." tests/unit tests/model tests/vectors tests/compat/test_proton.py
 
 .PHONY: test-long
 test-long: setup js ## Run the longer forms of the tests as well
-	$(BIN)/python -m pytest -m "long or not long"
+	$(BIN)/python -m pytest
 
 .PHONY: check
 check: setup ## Lint, format, types, layers
-	$(BIN)/ruff check src tests bench tools examples setup.py
-	$(BIN)/ruff format --check src tests bench tools examples setup.py
+	$(BIN)/ruff check src tests bench fuzz tools examples setup.py
+	$(BIN)/ruff format --check src tests bench fuzz tools examples setup.py
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/async_to_sync.py --check
@@ -38,14 +41,22 @@ check: setup ## Lint, format, types, layers
 bench: setup ## Measure against RabbitMQ and the raw disk
 	$(BIN)/python -m bench
 
+.PHONY: sim
+sim: setup ## Simulate brokers, networks and disks from seeds (SEED=n replays one, SEEDS=n how many)
+	PYTHONPATH=src $(BIN)/python -m tests.sim $(if $(SEED),,--seeds $(or $(SEEDS),1000) --jobs 2)
+
+.PHONY: fuzz
+fuzz: setup ## Fuzz every reader of strangers' bytes, SECONDS each
+	PYTHONPATH=src $(BIN)/python -m fuzz.run all --seconds $(or $(SECONDS),10)
+
 .PHONY: demo
 demo: setup ## Two brokers, one of them killed: see paired namespaces at work
 	$(BIN)/python examples/demo.py
 
 .PHONY: format
 format: setup ## Format the code
-	$(BIN)/ruff format src tests bench tools examples setup.py
-	$(BIN)/ruff check --fix src tests bench tools examples setup.py
+	$(BIN)/ruff format src tests bench fuzz tools examples setup.py
+	$(BIN)/ruff check --fix src tests bench fuzz tools examples setup.py
 
 .PHONY: lock
 lock: setup ## Resolve the dependencies anew

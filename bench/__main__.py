@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from bench import clients, deep, idle, peers, rabbitmq, report, twinbus
+from bench import clients, deep, idle, pairing, peers, rabbitmq, report, twinbus
 
 app = typer.Typer(add_completion=False, help=__doc__)
 console = Console()
@@ -77,6 +77,14 @@ def idle_broker() -> None:
     for form in _forms():
         for line in idle.run(form):
             console.print(str(line))
+
+
+@app.command("pairing")
+def paired_namespaces() -> None:
+    """Report what a paired sender costs, and sends over a slow line."""
+    _load()
+    for line in pairing.run():
+        console.print(str(line))
 
 
 def _forms() -> list[str]:

@@ -7,10 +7,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.support.broker import Broker
-
 from bench import processes, twinbus
 from bench.report import Budget
+from tests.support.broker import Broker
 
 STARTS = 3
 WATCHED_SECONDS = 10.0

@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.support.broker import KEY, KEY_NAME, PROJECT, Broker, form_found
-
 from bench.clients import Endpoint
+from tests.support.broker import KEY, KEY_NAME, PROJECT, Broker, form_found
 
 FORMS = ("compiled", "interpreted")
 QUEUE = "bench"

@@ -32,7 +32,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from twinbus.pairing import PairedServiceBusClient, SendAvailabilityPairedNamespaceOptions
+from twinbus.pairing import (
+    PairedServiceBusClient,
+    PairingError,
+    SendAvailabilityPairedNamespaceOptions,
+)
 from twinbus.pairing.events import (
     EntityFailedOver,
     EntityRecovered,
@@ -169,7 +173,7 @@ async def send(
             began = time.monotonic()
             try:
                 await sender.send_messages(message)
-            except ServiceBusError:
+            except (ServiceBusError, PairingError):
                 story.failed += 1
             else:
                 story.sent.add(f"order-{number}")

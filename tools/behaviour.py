@@ -81,13 +81,19 @@ def proofs() -> dict[str, list[str]]:
         for node in ast.walk(tree):
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 continue
-            if not node.name.lower().startswith("test"):
+            if not _is_test(node):
                 continue
             text = f"{node.name} {ast.get_docstring(node) or ''}"
             for rule in set(re.findall(r"(?<![A-Za-z0-9])([ESRDPesrdp]\d{1,2})(?![0-9])", text)):
                 if rule.upper() in found:
                     found[rule.upper()].append(f"{path.relative_to(ROOT)}::{node.name}")
     return found
+
+
+def _is_test(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
+    """A test, or one of the cases (`@cases`) that a test runs side by side."""
+    marks = [mark.id for mark in node.decorator_list if isinstance(mark, ast.Name)]
+    return node.name.lower().startswith("test") or "cases" in marks
 
 
 def render(found: dict[str, list[str]]) -> str:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from conftest import AdminPort
 from memory_namespace import NOW_MS, ROOT_KEY, ROOT_KEY_NAME, Counts
-from tests.support.broker import KEY, Broker
 
+from tests.support.broker import KEY, Broker
 from twinbus.core.errors import QUOTA_EXCEEDED, SERVER_BUSY, BusError
 from twinbus.core.units import datetime_from_ms
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from azure.servicebus import ServiceBusMessage, TransportType
 from azure.servicebus.aio import ServiceBusClient
+
 from tests.support.broker import KEY, KEY_NAME, Broker
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from tests.support.broker import Broker
 from tests.support.queues import QueuePool
 

@@ -11,6 +11,7 @@ import subprocess
 from typing import Any
 
 import pytest
+
 from tests.support.broker import KEY, KEY_NAME, Broker
 from tests.support.node import JS, program
 from tests.support.queues import QueuePool

@@ -10,6 +10,7 @@ import threading
 from collections import Counter
 
 import pytest
+
 from tests.support.broker import Broker
 from tests.support.raw_amqp import RawReceiver, RawSender
 

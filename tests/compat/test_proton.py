@@ -10,6 +10,7 @@ import pytest
 from proton import UNDESCRIBED, Array, Data, Delivery, Message, Timeout, symbol, timestamp, uint
 from proton.reactor import AtMostOnce
 from proton.utils import BlockingConnection, BlockingReceiver, LinkDetached
+
 from tests.support.broker import KEY, KEY_NAME, Broker
 
 WAIT = 5.0

@@ -21,6 +21,7 @@ from azure.servicebus.aio import (
     ServiceBusReceiver,
 )
 from azure.servicebus.exceptions import MessageNotFoundError, SessionCannotBeLockedError
+
 from tests.support.broker import Broker
 
 WAIT = 5.0

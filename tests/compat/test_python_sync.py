@@ -26,6 +26,7 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
     SessionCannotBeLockedError,
 )
+
 from tests.support.broker import Broker
 
 WAIT = 5.0

@@ -41,6 +41,7 @@ _EXPIRING = {
 
 LAYOUTS: dict[str, list[Made]] = {
     "one queue": [_SINK],
+    "sessions": [_SINK, _queue("talks", requires_session=True)],
     "queues": [
         _SINK,
         _queue("brief", **_EXPIRING),
@@ -51,7 +52,6 @@ LAYOUTS: dict[str, list[Made]] = {
             duplicate_detection_history_time_window_ms=20_000,
         ),
     ],
-    "sessions": [_SINK, _queue("talks", requires_session=True)],
     "more sessions": [
         _SINK,
         _queue("talks", requires_session=True, max_delivery_count=3),

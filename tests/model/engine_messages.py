@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from engine_machine import (
+    CREDITS,
+    DELAYS_MS,
+    EDGES_MS,
+    EITHER,
+    PICKS,
+    PROPERTIES,
+    SESSIONS,
+    SESSIONS_OR_NONE,
+    TTLS_MS,
     Machine,
-    credits,
-    delays_ms,
-    edges_ms,
     operation,
     pick_one,
-    picks,
-    properties,
-    sessions,
-    sessions_or_none,
-    ttls_ms,
 )
 from engine_world import HeldLock, Place, Receiver
-from hypothesis import strategies as st
 from naive_broker import Refused
 from naive_entities import MAIN
 
@@ -31,16 +31,16 @@ class MessageOperations(Machine):
     # --- sending ----------------------------------------------------------------------
 
     @operation(
-        10,
+        9,
         lambda m: m.targets(),
-        pick=picks,
-        ids=st.lists(st.integers(0, 8), min_size=1, max_size=3),
-        session=sessions_or_none,
-        ttl_ms=ttls_ms,
-        given=properties,
+        pick=PICKS,
+        ids=((8,), (8, 8), (8, 8, 8), (0,), (1,), (0, 1), (2, 2), (3, 8)),
+        session=SESSIONS_OR_NONE,
+        ttl_ms=TTLS_MS,
+        given=PROPERTIES,
     )
     def send(
-        self, pick: int, ids: list[int], session: str | None, ttl_ms: int | None,
+        self, pick: int, ids: tuple[int, ...], session: str | None, ttl_ms: int | None,
         given: dict[str, object],
     ) -> None:  # fmt: skip
         batch = [(self.content(i, session, ttl_ms, given), 0) for i in ids]
@@ -50,11 +50,11 @@ class MessageOperations(Machine):
     @operation(
         2,
         lambda m: m.targets() and not m.is_big,
-        pick=picks,
-        session=sessions_or_none,
-        ttl_ms=ttls_ms,
-        given=properties,
-        wait_ms=edges_ms,
+        pick=PICKS,
+        session=SESSIONS_OR_NONE,
+        ttl_ms=TTLS_MS,
+        given=PROPERTIES,
+        wait_ms=EDGES_MS,
     )
     def schedule(
         self, pick: int, session: str | None, ttl_ms: int | None, given: dict[str, object],
@@ -70,9 +70,9 @@ class MessageOperations(Machine):
     @operation(
         5,
         lambda m: m.plain_places() and len(m.world.receivers) < 10,
-        pick=picks,
-        peek_lock=st.sampled_from([True, True, True, False]),
-        credit=credits,
+        pick=PICKS,
+        peek_lock=(True, True, True, False),
+        credit=CREDITS,
     )
     def attach(self, pick: int, peek_lock: bool, credit: int) -> None:
         places = self.plain_places()
@@ -84,10 +84,10 @@ class MessageOperations(Machine):
     @operation(
         4,
         lambda m: m.session_places() and len(m.world.receivers) < 10,
-        pick=picks,
-        session=sessions,
-        credit=credits,
-        peek_lock=st.booleans(),
+        pick=PICKS,
+        session=SESSIONS,
+        credit=CREDITS,
+        peek_lock=EITHER,
     )
     def accept_session(self, pick: int, session: str, credit: int, peek_lock: bool) -> None:
         place = pick_one(self.session_places(), pick)
@@ -97,9 +97,9 @@ class MessageOperations(Machine):
     @operation(
         2,
         lambda m: m.session_places() and len(m.world.receivers) < 10,
-        pick=picks,
-        wait_ms=edges_ms,
-        credit=credits,
+        pick=PICKS,
+        wait_ms=EDGES_MS,
+        credit=CREDITS,
     )
     def seek_session(self, pick: int, wait_ms: int, credit: int) -> None:
         place = pick_one(self.session_places(), pick)
@@ -109,8 +109,8 @@ class MessageOperations(Machine):
     @operation(
         5,
         lambda m: m.attached(),
-        pick=picks,
-        credit=st.integers(1, 4),
+        pick=PICKS,
+        credit=range(1, 5),
     )
     def give_credit(self, pick: int, credit: int) -> None:
         self.world.give_credit(pick_one(self.attached(), pick), credit)
@@ -119,8 +119,8 @@ class MessageOperations(Machine):
     @operation(
         2,
         lambda m: m.world.receivers,
-        pick=picks,
-        loses_connection=st.booleans(),
+        pick=PICKS,
+        loses_connection=EITHER,
     )
     def leave(self, pick: int, loses_connection: bool) -> None:
         if loses_connection:
@@ -167,7 +167,7 @@ class MessageOperations(Machine):
     @operation(
         4,
         lambda m: m.live_locks(),
-        pick=picks,
+        pick=PICKS,
     )
     def complete(self, pick: int) -> None:
         self._settle(pick_one(self.live_locks(), pick), settlement.PLAIN_COMPLETE)
@@ -176,9 +176,9 @@ class MessageOperations(Machine):
     @operation(
         4,
         lambda m: m.live_locks(),
-        pick=picks,
-        with_properties=st.booleans(),
-        delay_ms=delays_ms,
+        pick=PICKS,
+        with_properties=EITHER,
+        delay_ms=DELAYS_MS,
     )
     def abandon(self, pick: int, with_properties: bool, delay_ms: int) -> None:
         wanted = self.wanted(settlement.ABANDON, with_properties, delay_ms)
@@ -188,9 +188,9 @@ class MessageOperations(Machine):
     @operation(
         4,
         lambda m: m.live_locks(),
-        pick=picks,
-        what=st.integers(settlement.DEFER, settlement.RELEASE),
-        with_properties=st.booleans(),
+        pick=PICKS,
+        what=range(settlement.DEFER, settlement.RELEASE + 1),
+        with_properties=EITHER,
     )
     def settle(self, pick: int, what: int, with_properties: bool) -> None:
         wanted = self.wanted(what, with_properties, 0)
@@ -200,8 +200,8 @@ class MessageOperations(Machine):
     @operation(
         1,
         lambda m: len(m.world.locks) > len(m.live_locks()),
-        pick=picks,
-        what=st.integers(settlement.COMPLETE, settlement.RELEASE),
+        pick=PICKS,
+        what=range(settlement.COMPLETE, settlement.RELEASE + 1),
     )
     def settle_late(self, pick: int, what: int) -> None:
         lost = [held for held in self.world.locks if not held.stream.holds(held.lock)]
@@ -209,9 +209,9 @@ class MessageOperations(Machine):
         self.end()
 
     @operation(
-        1,
+        3,
         lambda m: m.live_locks(),
-        pick=picks,
+        pick=PICKS,
     )
     def renew(self, pick: int) -> None:
         world = self.world
@@ -221,6 +221,25 @@ class MessageOperations(Machine):
             lambda: held.stream.renew(held.lock, world.now_ms),
             lambda: world.model.renew(held.model_stream, held.model_lock),
         )
+        self.end()
+
+    @operation(
+        4,
+        lambda m: m.live_locks(),
+        pick=PICKS,
+        what=range(settlement.COMPLETE, settlement.RELEASE + 1),
+        off_ms=(-1, 0, 1),
+    )
+    def settle_at_the_end(self, pick: int, what: int, off_ms: int) -> None:
+        """Settle around the moment at which a lock ends, before the timers run (R5)."""
+        world = self.world
+        held = pick_one(self.live_locks(), pick)
+        lock = held.model_lock
+        end_ms = lock.until_ms
+        if lock.session is not None:
+            end_ms = held.model_stream.session(lock.session).until_ms
+        world.advance(max(0, end_ms + off_ms - world.now_ms))
+        self._settle(held, self.wanted(what, False, 0))
         self.end()
 
     # --- by sequence number -----------------------------------------------------------
@@ -235,10 +254,10 @@ class MessageOperations(Machine):
     @operation(
         3,
         lambda m: m.places_with("deferred"),
-        pick=picks,
-        which=picks,
-        session=sessions_or_none,
-        wrong=st.booleans(),
+        pick=PICKS,
+        which=PICKS,
+        session=SESSIONS_OR_NONE,
+        wrong=EITHER,
     )
     def fetch_deferred(self, pick: int, which: int, session: str | None, wrong: bool) -> None:
         world = self.world
@@ -265,8 +284,8 @@ class MessageOperations(Machine):
     @operation(
         1,
         lambda m: m.places_with("deferred"),
-        pick=picks,
-        which=picks,
+        pick=PICKS,
+        which=PICKS,
     )
     def undefer(self, pick: int, which: int) -> None:
         world = self.world
@@ -284,9 +303,9 @@ class MessageOperations(Machine):
     @operation(
         1,
         lambda m: m.places_with("scheduled"),
-        pick=picks,
-        which=picks,
-        wrong=st.booleans(),
+        pick=PICKS,
+        which=PICKS,
+        wrong=EITHER,
     )
     def cancel(self, pick: int, which: int, wrong: bool) -> None:
         world = self.world
@@ -303,9 +322,9 @@ class MessageOperations(Machine):
     @operation(
         1,
         lambda m: m.places_with("active"),
-        pick=picks,
-        from_seq=st.integers(0, 12),
-        count_max=st.integers(1, 5),
+        pick=PICKS,
+        from_seq=range(13),
+        count_max=range(1, 6),
     )
     def peek(self, pick: int, from_seq: int, count_max: int) -> None:
         world = self.world
@@ -316,8 +335,8 @@ class MessageOperations(Machine):
     @operation(
         2,
         lambda m: any(which != MAIN for _, which in m.places_with("active")),
-        pick=picks,
-        count=st.integers(1, 3),
+        pick=PICKS,
+        count=range(1, 4),
     )
     def resubmit(self, pick: int, count: int) -> None:
         world = self.world
@@ -345,8 +364,8 @@ class MessageOperations(Machine):
     @operation(
         1,
         lambda m: m.held_sessions(),
-        pick=picks,
-        state=st.sampled_from([None, b"", b"half way"]),
+        pick=PICKS,
+        state=(None, b"", b"half way"),
     )
     def set_session_state(self, pick: int, state: bytes | None) -> None:
         world = self.world
@@ -360,7 +379,7 @@ class MessageOperations(Machine):
     @operation(
         1,
         lambda m: m.held_sessions(),
-        pick=picks,
+        pick=PICKS,
     )
     def renew_session(self, pick: int) -> None:
         world = self.world
@@ -377,9 +396,9 @@ class MessageOperations(Machine):
     @operation(
         2,
         lambda m: m.targets() and m.live_locks(),
-        pick=picks,
-        session=sessions_or_none,
-        ttl_ms=ttls_ms,
+        pick=PICKS,
+        session=SESSIONS_OR_NONE,
+        ttl_ms=TTLS_MS,
     )
     def send_in_transaction(self, pick: int, session: str | None, ttl_ms: int | None) -> None:
         world = self.world
@@ -399,8 +418,8 @@ class MessageOperations(Machine):
     @operation(
         3,
         lambda m: m.live_locks(),
-        pick=picks,
-        what=st.integers(settlement.COMPLETE, settlement.RELEASE),
+        pick=PICKS,
+        what=range(settlement.COMPLETE, settlement.RELEASE + 1),
     )
     def settle_in_transaction(self, pick: int, what: int) -> None:
         world = self.world
@@ -424,7 +443,7 @@ class MessageOperations(Machine):
     @operation(
         3,
         lambda m: m.transaction is not None,
-        rolls_back=st.sampled_from([False, False, True]),
+        rolls_back=(False, False, True),
     )
     def end_transaction(self, rolls_back: bool) -> None:
         world = self.world

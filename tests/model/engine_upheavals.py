@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from engine_content import RULES
 from engine_layouts import Made
-from engine_machine import Machine, edges_ms, operation, pick_one, picks
-from hypothesis import strategies as st
+from engine_machine import EDGES_MS, EITHER, PICKS, Machine, operation, pick_one
 from naive_entities import NaiveEntity
 
 from twinbus.engine.entities import Subscription
 
-changes = st.sampled_from(
-    [
-        {"lock_duration_ms": 5_000},
-        {"lock_duration_ms": 7_000},
-        {"max_delivery_count": 1},
-        {"max_delivery_count": 3},
-        {"default_message_time_to_live_ms": 2_000},
-        {"dead_lettering_on_message_expiration": True},
-        {"status": "Disabled"},
-        {"status": "SendDisabled"},
-        {"status": "ReceiveDisabled"},
-        {"status": "Active"},
-        {"status": "Active"},
-        {"forward_to": "sink"},
-        {"forward_to": None},
-    ]
+CHANGES: Sequence[dict[str, object]] = (
+    {"lock_duration_ms": 5_000},
+    {"lock_duration_ms": 7_000},
+    {"max_delivery_count": 1},
+    {"max_delivery_count": 3},
+    {"default_message_time_to_live_ms": 2_000},
+    {"dead_lettering_on_message_expiration": True},
+    {"status": "Disabled"},
+    {"status": "SendDisabled"},
+    {"status": "ReceiveDisabled"},
+    {"status": "Active"},
+    {"status": "Active"},
+    {"forward_to": "sink"},
+    {"forward_to": None},
 )
 
 
@@ -37,8 +35,8 @@ class Upheavals(Machine):
     @operation(
         2,
         lambda m: m.since_upheaval > 3 and m.world.model.entities,
-        pick=picks,
-        change=changes,
+        pick=PICKS,
+        change=CHANGES,
     )
     def update(self, pick: int, change: dict[str, object]) -> None:
         world = self.world
@@ -61,7 +59,7 @@ class Upheavals(Machine):
     @operation(
         1,
         lambda m: m.since_upheaval > 6,
-        pick=picks,
+        pick=PICKS,
     )
     def delete(self, pick: int) -> None:
         self.since_upheaval = 0
@@ -72,7 +70,7 @@ class Upheavals(Machine):
     @operation(
         2,
         lambda m: m.missing(),
-        pick=picks,
+        pick=PICKS,
     )
     def create(self, pick: int) -> None:
         description, rule_name = pick_one(self.missing(), pick)
@@ -93,9 +91,9 @@ class Upheavals(Machine):
     @operation(
         1,
         lambda m: any(e.rules for e in m.world.model.entities.values()),
-        pick=picks,
-        name=st.sampled_from(sorted(RULES)),
-        removes=st.booleans(),
+        pick=PICKS,
+        name=sorted(RULES),
+        removes=EITHER,
     )
     def change_rules(self, pick: int, name: str, removes: bool) -> None:
         world = self.world
@@ -112,7 +110,7 @@ class Upheavals(Machine):
 
     # --- time, disk and crashes -------------------------------------------------------
 
-    @operation(3, passed_ms=edges_ms)
+    @operation(3, passed_ms=EDGES_MS)
     def advance(self, passed_ms: int) -> None:
         self.world.advance(passed_ms)
         self.end()
@@ -120,9 +118,9 @@ class Upheavals(Machine):
     @operation(
         5,
         lambda m: m.deadlines(),
-        pick=picks,
-        off_ms=st.sampled_from([-1, 0, 0, 1]),
-        looks=st.booleans(),
+        pick=PICKS,
+        off_ms=(-1, 0, 0, 1),
+        looks=EITHER,
     )
     def advance_to_deadline(self, pick: int, off_ms: int, looks: bool) -> None:
         """Go to a moment at which something ends, or just beside it.
@@ -140,7 +138,7 @@ class Upheavals(Machine):
         moments = {*self.world.model.deadlines(), *lives}
         return sorted(ms for ms in moments if ms > self.world.now_ms)[:3]
 
-    @operation(1, holds_back=st.booleans())
+    @operation(1, holds_back=EITHER)
     def change_pace(self, holds_back: bool) -> None:
         """Commit after each step, or let what is not durable gather."""
         self.holds_back = holds_back
@@ -161,8 +159,8 @@ class Upheavals(Machine):
     @operation(
         1,
         lambda m: m.since_upheaval > 6,
-        keep_in_flight=st.booleans(),
-        revive_dropped=st.booleans(),
+        keep_in_flight=EITHER,
+        revive_dropped=EITHER,
     )
     def crash(self, keep_in_flight: bool, revive_dropped: bool) -> None:
         self.since_upheaval = 0
@@ -173,8 +171,8 @@ class Upheavals(Machine):
     @operation(
         3,
         lambda m: len(m.world.store.segments()) > 1 and m.world.sealed is None,
-        segments=st.sampled_from([1, 2, 3, 100]),
-        bytes_max=st.sampled_from([1, 400, 1 << 20]),
+        segments=(1, 2, 3, 100),
+        bytes_max=(1, 400, 1 << 20),
     )
     def compact(self, segments: int, bytes_max: int) -> None:
         self.world.start_carrying(segments)

@@ -51,6 +51,9 @@ class Send:
     expires: bool = False
     accepted: bool = False
     refused: bool = False
+    #: Places in the order of events.
+    asked_at: int = 0
+    accepted_at: int = 0
 
 
 @dataclass(eq=False)
@@ -129,6 +132,7 @@ class Auditor:
 
     def sending(self, send: Send) -> None:
         self.note("send", send.node, send.entity, send.mid)
+        send.asked_at = self.counts.total()
         if isinstance(send, Txn):
             self.transactions.append(send)
             if send.completes is not None and not send.rolls_back:
@@ -148,6 +152,7 @@ class Auditor:
         self.note("answered", send.node, send.entity, send.mid, kind, condition)
         if kind == ACCEPTED:
             send.accepted = True
+            send.accepted_at = self.counts.total()
         elif condition != IN_DOUBT:
             send.refused = True
         if isinstance(send, Txn) and send.completes is not None and not send.rolls_back:
@@ -190,7 +195,8 @@ class Auditor:
     def _check_order(self, delivery: Delivery, send: Send) -> None:
         """A session's messages are first delivered in the order in which they were accepted (E6).
 
-        Its one sender waits for each answer, so the numbers are that order.
+        Only what was accepted before the next was sent has an order: bytes that a sender gave
+        up with a broken connection may still arrive later.
         """
         session = delivery.session
         assert session is not None
@@ -201,7 +207,7 @@ class Auditor:
                 and other.entity == send.entity
                 and other.node == send.node
                 and other.accepted
-                and other.number < send.number
+                and other.accepted_at < send.asked_at
                 and other.number not in seen
             ):
                 self.violation("E6", f"{delivery.mid} overtook {other.mid} of its session")

@@ -17,16 +17,21 @@ def make_application(
     amqp_connection: ProtocolFactory,
     clock_ms: Callable[[], int],
     metrics: Answer | None = None,
+    failing: Callable[[], str | None] = lambda: None,
 ) -> web.Application:
     """Put the admin API, health, metrics and AMQP over WebSocket together.
 
-    `amqp_connection` makes the protocol of one AMQP connection, as for a TCP listener.
+    `amqp_connection` makes the protocol of one AMQP connection, as for a TCP listener;
+    `failing` says why the broker accepts nothing, None while it does.
     """
     api = AdminApi(namespaces, clock_ms)
     door = WebSocketDoor(amqp_connection)
 
     async def health(request: web.Request) -> web.StreamResponse:
-        return web.json_response({"status": "healthy"})
+        reason = failing()
+        if reason is None:
+            return web.json_response({"status": "healthy"})
+        return web.json_response({"status": "failing", "reason": reason}, status=503)
 
     def unless_entity(page: Answer) -> Answer:
         # A queue may have a page's name: requests about entities name an API version.

@@ -130,7 +130,11 @@ async def _serve(options: Options, config: Config, key: str, is_new: bool) -> No
         from twinbus.admin.metrics import MetricsPage
 
         application = make_application(
-            service, service.amqp.make_protocol, service.broker.clock, MetricsPage(service).answer
+            service,
+            service.amqp.make_protocol,
+            service.broker.clock,
+            MetricsPage(service).answer,
+            service.broker.why_refusing,
         )
         http = HttpListener(application, tls)
         await http.start(options.host, options.admin_port)

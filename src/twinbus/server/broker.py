@@ -226,6 +226,10 @@ class Broker:
             self.begin_turn()
             self._check_space()
 
+    def why_refusing(self) -> str | None:
+        """Say why nothing is accepted; None while things are."""
+        return None if self.hub.refusing is None else self.hub.refusing.text
+
     def wait_for_room(self, resume: Callable[[], None]) -> bool:
         """Tell whether too much waits for the disk; if so, `resume` is called when it is less."""
         if self.journal.pending_bytes < PENDING_BYTES_MAX:
