@@ -35,7 +35,12 @@ def extensions() -> list:
     except ImportError:
         print("twinbus: mypyc is not installed, the hot path stays interpreted", file=sys.stderr)
         return []
-    modules = mypycify([*hot_modules(), "--python-version=3.11"], opt_level="3", debug_level="0", group_name="twinbus")
+    modules = mypycify(
+        [*hot_modules(), "--python-version=3.11"],
+        opt_level="3",
+        debug_level="0",
+        group_name="twinbus",
+    )
     for module in modules:
         module.optional = True
     return modules

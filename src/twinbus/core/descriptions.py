@@ -43,7 +43,8 @@ class AuthorizationRule:
         if unknown or not self.rights:
             raise BusError(
                 ARGUMENT_ERROR,
-                f"The rights of '{self.name}' must be some of Manage, Send, Listen; got {self.rights}.",
+                f"The rights of '{self.name}' must be some of Manage, Send and Listen;"
+                f" got {self.rights}.",
             )
 
 
