@@ -6,7 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(shell find src -name '*.py' -o -name '*.lark') pyproject.toml setup.py
 STAMPS := .stamps
-# Most tests wait for a broker rather than compute; a file's tests stay together.
+# Most tests wait for a broker rather than compute; a file's tests stay together. Those of
+# pairing are left out: they run side by side by themselves, against time-outs.
 PARALLEL := -n 3 --dist loadfile
 
 .DEFAULT_GOAL := help
@@ -21,7 +22,8 @@ serve: setup ## Run the broker on ./twinbus-data and print the connection string
 
 .PHONY: test
 test: setup js ## Run every test
-	$(BIN)/python -m pytest $(PARALLEL) -m "not long"
+	$(BIN)/python -m pytest $(PARALLEL) -m "not long" --ignore tests/pairing
+	$(BIN)/python -m pytest -m "not long" tests/pairing
 	TWINBUS_FORM=interpreted $(BIN)/python -m pytest $(PARALLEL) -m "not long" \
 		-o pythonpath="src ." tests/unit tests/model tests/vectors tests/compat/test_proton.py
 

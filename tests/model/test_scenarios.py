@@ -179,6 +179,19 @@ def test_e5_e6_a_deferred_message_of_a_session_is_not_fetched_without_the_sessio
     world.turn()
 
 
+def test_e6_an_empty_session_taken_over_from_a_lapsed_lock_is_a_session_like_any_other() -> None:
+    """It was forgotten as it changed hands, and its new holder got nothing any more."""
+    world = world_with(queue(requires_session=True))
+    world.accept_session(Q, "s", True, 1)
+    world.turn()
+    world.advance(LOCK_MS)
+    world.accept_session(Q, "s", True, 1)
+    world.turn()
+    assert world.stream(Q).renew_session("s", world.now_ms) == world.now_ms + LOCK_MS
+    send(world, "q", content(session_id="s"))
+    assert len(world.locks) == 1
+
+
 # --- time to live ------------------------------------------------------------------------
 
 

@@ -397,6 +397,8 @@ class Stream(Shelf):
             )
         if session.holder is not None:
             self._lose_session(session, now_ms, failed=True)
+            # An empty one is forgotten when nobody holds it.
+            session = table.get(session_id)
         self._seat(session, consumer, now_ms)
         return session
 
