@@ -511,13 +511,15 @@ class NaiveBroker:
 def _copies(subscription: NaiveEntity, content: Content) -> list[Content]:
     """The copies that a subscription gets of a message: one for each rule with an action that
     matches, one for all the others together (E8)."""
-    matching = [r for r in subscription.rules.values() if RULES[r.name].matches(content)]
-    plain = [content] if any(r.action is None for r in matching) else []
-    changed = [
-        RULES[r.name].act(content).with_properties({"RuleName": r.name})
-        for r in matching
-        if r.action is not None
-    ]
+    plain: list[Content] = []
+    changed: list[Content] = []
+    for rule in subscription.rules.values():
+        if not RULES[rule.name].matches(content):
+            continue
+        if rule.action is None:
+            plain = [content]
+        else:
+            changed.append(RULES[rule.name].act(content).with_properties({"RuleName": rule.name}))
     return plain + changed
 
 

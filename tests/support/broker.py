@@ -71,7 +71,7 @@ class Broker:
     form: str | None = None
     options: tuple[str, ...] = ("--admin-port", "off")
     amqp_port: int = 0
-    start_seconds_max: float = 30.0
+    start_seconds_max: float = 120.0
     start_seconds: float = 0.0
     ready: dict[str, Any] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None

@@ -212,12 +212,10 @@ class Index:
             at += 1
         return 0
 
-    def expires_again(self, seq: int) -> None:
-        """A deferred message is active again, and so is its time to live."""
-        chunk = self.chunks[seq >> CHUNK_BITS]
-        if chunk.expires is not None and chunk.expires[seq & CHUNK_MASK]:
-            chunk.set_expiry(seq & CHUNK_MASK, chunk.expires[seq & CHUNK_MASK])
-            self.expires_min = min(self.expires_min, chunk.expires_min)
+    def note_expiry(self, seq: int, expires_ms: int) -> None:
+        """A message that was deferred counts again among those that expire."""
+        self.chunks[seq >> CHUNK_BITS].set_expiry(seq & CHUNK_MASK, expires_ms)
+        self.expires_min = min(self.expires_min, expires_ms)
 
     def expired(self, now_ms: int, seq_max: int) -> list[int]:
         """List the active messages up to `seq_max` whose time is over, oldest first.

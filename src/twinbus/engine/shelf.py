@@ -233,6 +233,13 @@ class Shelf(Wakeable):
         self._run_count = 1
         self._run_how = how
 
+    def check_deferred(self, seq: int) -> None:
+        if seq > self.durable_seq or self.index.state(seq) != DEFERRED:
+            raise BusError(
+                errors.MESSAGE_NOT_FOUND,
+                f"There is no deferred message with sequence number {seq} in '{self.path}'.",
+            )
+
     def cancel(self, seqs: list[int]) -> None:
         """Cancel scheduled messages, all or none (E5)."""
         for seq in seqs:

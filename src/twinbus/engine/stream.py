@@ -369,17 +369,14 @@ class Stream(Shelf):
             for seq in seqs
         ]
 
-    def check_deferred(self, seq: int) -> None:
-        if seq > self.durable_seq or self.index.state(seq) != DEFERRED:
-            raise BusError(
-                errors.MESSAGE_NOT_FOUND,
-                f"There is no deferred message with sequence number {seq} in '{self.path}'.",
-            )
-
     def undefer(self, seq: int) -> None:
         """Make a deferred message active again, in its own place."""
         self._note_attempt(seq, self.counts.get(seq, 0), ACTIVE)
-        self.index.expires_again(seq)
+        expires_ms = self.expires_ms(seq)
+        if expires_ms:
+            self.index.note_expiry(seq, expires_ms)
+            if self.receivers:
+                self.kernel.call_at(expires_ms, self)
         self.make_available(seq)
 
     # --- sessions ---------------------------------------------------------------------

@@ -63,8 +63,8 @@ class IndexMachine(RuleBasedStateMachine):
     def set_state(self, data: st.DataObject, state: int) -> None:
         seq = data.draw(st.sampled_from(sorted(self.entries)))
         entry = self.entries[seq]
-        if entry.state == DEFERRED and state != DEFERRED:
-            self.index.expires_again(seq)
+        if entry.state == DEFERRED and entry.expires_ms:
+            self.index.note_expiry(seq, entry.expires_ms)
         self.index.set_state(seq, state)
         entry.state = state
 
