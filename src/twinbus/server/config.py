@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from twinbus.core.descriptions import (
+    AuthorizationRule,
     QueueDescription,
     RuleDescription,
     SubscriptionDescription,
     TopicDescription,
 )
+from twinbus.core.errors import BusError
 from twinbus.core.units import duration_from_iso
 
 DEFAULT_NAMESPACE = "twinbus"
@@ -34,6 +36,8 @@ class NamespaceConfig:
     name: str
     #: Host names besides `<name>` and `<name>.<anything>`.
     hosts: list[str] = field(default_factory=list)
+    #: Authorization rules of the namespace, besides the root's.
+    policies: list[AuthorizationRule] = field(default_factory=list)
     queues: list[QueueDescription] = field(default_factory=list)
     topics: list[TopicDescription] = field(default_factory=list)
     #: With its rules; none means `$Default`.
@@ -90,8 +94,10 @@ def _from_toml(given: Mapping[str, Any]) -> Config:
 
 
 def _namespace_from_toml(name: str, given: Mapping[str, Any]) -> NamespaceConfig:
-    _refuse_unknown(given, {"hosts", "queues", "topics"}, f"namespaces.{name}")
+    _refuse_unknown(given, {"hosts", "policies", "queues", "topics"}, f"namespaces.{name}")
     namespace = NamespaceConfig(name, hosts=list(given.get("hosts", [])))
+    for policy, settings in given.get("policies", {}).items():
+        namespace.policies.append(_policy(policy, settings))
     for queue, settings in given.get("queues", {}).items():
         namespace.queues.append(_settings(QueueDescription(queue), settings, _snake, queue))
     for topic, settings in given.get("topics", {}).items():
@@ -108,6 +114,23 @@ def _namespace_from_toml(name: str, given: Mapping[str, Any]) -> NamespaceConfig
             )
             namespace.subscriptions.append((made, rules))
     return namespace
+
+
+def _policy(name: str, given: Mapping[str, Any]) -> AuthorizationRule:
+    _refuse_unknown(given, {"rights", "primary_key", "secondary_key"}, f"policies.{name}")
+    if not given.get("primary_key"):
+        raise ConfigError(f"the policy '{name}' needs a primary_key")
+    policy = AuthorizationRule(
+        name,
+        list(given.get("rights", [])),
+        str(given["primary_key"]),
+        str(given.get("secondary_key", "")),
+    )
+    try:
+        policy.check()
+    except BusError as error:
+        raise ConfigError(error.text) from error
+    return policy
 
 
 # --- the emulator's form --------------------------------------------------------------

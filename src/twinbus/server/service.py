@@ -51,7 +51,7 @@ class Service:
         now_ms = self.broker.begin_turn()
         for wanted in config.namespaces:
             namespace = self.broker.engine.namespace(wanted.name, now_ms)
-            guard = Guard(namespace, [root], checks=checks)
+            guard = Guard(namespace, [root, *wanted.policies], checks=checks)
             self._namespaces.append((wanted, namespace, guard))
         self.door = FrontDoor(self, self._call_later)
         self.amqp = AmqpListener(self.broker, self.door)

@@ -121,7 +121,9 @@ def test_e8_a_topics_counts(bus: Bus) -> None:
     filters = {"c": CorrelationRuleFilter(label="x"), "s": SqlRuleFilter("a = 1")}
     bus.subscription(topic, filters)
     with bus.administration() as admin:
-        assert admin.get_topic_runtime_properties(topic).subscription_count == 2
+        found = admin.get_topic_runtime_properties(topic)
+    counts = (found.subscription_count, found.sql_filter_count, found.correlation_filter_count)
+    assert counts == (2, 2, 1)
 
 
 def test_e8_rules_are_listed_in_pages(bus: Bus) -> None:

@@ -24,6 +24,7 @@ from azure.servicebus.exceptions import (
 from proton import Delivery, Message
 from proton.utils import LinkDetached
 
+from tests.compat.whole.credentials import token
 from tests.compat.whole.kit import (
     DEAD_LETTER,
     Bus,
@@ -33,7 +34,6 @@ from tests.compat.whole.kit import (
     session_filter,
     take_one,
 )
-from tests.compat.whole.test_authorization import token
 from tests.support.broker import KEY, KEY_NAME
 
 ATOM = (

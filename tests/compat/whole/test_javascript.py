@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.compat.whole.credentials import PRIMARY, policies, token
 from tests.compat.whole.kit import JS, Bus
-from tests.compat.whole.test_authorization import PRIMARY, policies, token
 from tests.support.broker import KEY, KEY_NAME
 
 pytestmark = pytest.mark.skipif(

@@ -14,8 +14,8 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 from proton import ConnectionException, Message, SSLDomain
 from proton.utils import BlockingConnection
 
+from tests.compat.whole.credentials import token
 from tests.compat.whole.kit import WAIT, Bus, bodies, drain, send
-from tests.compat.whole.test_authorization import token
 from tests.support.broker import KEY, KEY_NAME
 
 CREDENTIALS = f"SharedAccessKeyName={KEY_NAME};SharedAccessKey={KEY}"

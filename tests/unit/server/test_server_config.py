@@ -14,6 +14,10 @@ memory_megabytes = 64
 [namespaces.shop]
 hosts = ["bus.example.com"]
 
+[namespaces.shop.policies.reader]
+rights = ["Listen"]
+primary_key = "one"
+
 [namespaces.shop.queues.orders]
 lock_duration = "PT1M"
 max_delivery_count = 5
@@ -106,6 +110,8 @@ def test_toml(tmp_path: Path) -> None:
     assert config.memory_bytes_max == 64 * 1024 * 1024
     [shop] = config.namespaces
     assert shop.hosts == ["bus.example.com"]
+    [reader] = shop.policies
+    assert (reader.name, reader.rights, reader.primary_key) == ("reader", ["Listen"], "one")
     [orders] = shop.queues
     assert (orders.name, orders.lock_duration_ms, orders.max_delivery_count) == (
         "orders",
@@ -143,6 +149,8 @@ def test_the_emulators_file(tmp_path: Path) -> None:
         ("a.json", "{}", "UserConfig.Namespaces"),
         ("a.toml", "colour = 1", "unknown in file: colour"),
         ("a.toml", "certificate = 'c.pem'", "go together"),
+        ("a.toml", "[namespaces.n.policies.p]\nrights = ['Send']", "needs a primary_key"),
+        ("a.toml", "[namespaces.n.policies.p]\nprimary_key = 'k'", "must be some of Manage"),
         ("a.toml", "[namespaces.n.queues.q]\nlock_durations = 1", "'lock_durations' is no setting"),
         ("a.toml", "[namespaces.n.queues.q]\nlock_duration = 'soon'", "'soon' is not a duration"),
         ("a.toml", "[namespaces.n.queues.q]\nname = 'r'", "'name' is no setting"),
