@@ -30,7 +30,6 @@ NOT_IMPLEMENTED = ErrorKind("amqp:not-implemented", 501, False)
 DECODE_ERROR = ErrorKind("amqp:decode-error", 400, False)
 INTERNAL_ERROR = ErrorKind("amqp:internal-error", 500, True)
 CONNECTION_FORCED = ErrorKind("amqp:connection:forced", 503, True)
-DETACH_FORCED = ErrorKind("amqp:link:detach-forced", 503, True)
 TRANSACTION_UNKNOWN = ErrorKind("amqp:transaction:unknown-id", 400, False)
 MESSAGE_LOCK_LOST = ErrorKind("com.microsoft:message-lock-lost", 410, False)
 SESSION_LOCK_LOST = ErrorKind("com.microsoft:session-lock-lost", 410, False)
@@ -41,7 +40,6 @@ ALREADY_EXISTS = ErrorKind("com.microsoft:entity-already-exists", 409, False)
 SERVER_BUSY = ErrorKind("com.microsoft:server-busy", 503, True)
 TIMEOUT = ErrorKind("com.microsoft:timeout", 408, True)
 ARGUMENT_ERROR = ErrorKind("com.microsoft:argument-error", 400, False)
-PRECONDITION_FAILED = ErrorKind("com.microsoft:precondition-failed", 412, False)
 
 
 class BusError(Exception):

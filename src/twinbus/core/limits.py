@@ -22,8 +22,6 @@ RULES_MAX = 2_000
 
 # AMQP, as Azure Service Bus announces them.
 FRAME_BYTES_MAX = 64 * 1024
-CHANNELS_MAX = 5_000
-IDLE_TIMEOUT_MS = 240_000
 SENDER_CREDIT = 1_000
 
 # How long a receiver that asks for the next available session is kept waiting.

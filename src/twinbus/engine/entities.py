@@ -35,7 +35,6 @@ QUEUE: Final = 1
 TOPIC: Final = 2
 SUBSCRIPTION: Final = 3
 
-_ENQUEUED_SEQUENCE: Final = "x-opt-enqueue-sequence-number"
 _MEGABYTE: Final = 1024 * 1024
 _NO_LIMIT: Final = 2**62
 
@@ -303,7 +302,7 @@ class Holder(Entity):
     ) -> None:  # fmt: skip
         """Move a message from the main stream to the dead-letter queue (D1–D3, D7)."""
         message = Message(stream.stored(seq))
-        message.set_annotation(_ENQUEUED_SEQUENCE, message.original_sequence() or seq)
+        message.keep_original_sequence(seq)
         stored = message.buried(reason, description, self.path, properties)
         stream.remove(seq, records.DEAD_LETTERED)
         self.place_dead_letter(stored, now_ms, delivery_count)
@@ -534,7 +533,7 @@ class Topic(Entity):
         seq = stream.next_seq
         stream.next_seq = seq + 1
         self.kernel.log.append(records.sequence_reached(stream.number, seq + 1))
-        message.set_annotation(_ENQUEUED_SEQUENCE, message.original_sequence() or seq)
+        message.keep_original_sequence(seq)
         message.fans_out = True
         view = View(message, self.directory.new_uuid)
         for subscription in self.subscriptions.values():

@@ -21,7 +21,6 @@ _SHORT: Final = b"\xc0\xc1\xa0"
 
 # Places in the properties section.
 MESSAGE_ID: Final = 0
-USER_ID: Final = 1
 TO: Final = 2
 SUBJECT: Final = 3
 REPLY_TO: Final = 4
@@ -101,6 +100,10 @@ class Message:
             return 0
         value = form.annotation(self.stored, _ORIGINAL_SEQUENCE)
         return value if isinstance(value, int) else 0
+
+    def keep_original_sequence(self, seq: int) -> None:
+        """Note the number that it has here, unless it brought one along."""
+        self.set_annotation(_ORIGINAL_SEQUENCE, self.original_sequence() or seq)
 
     def copy(self) -> "Message":
         """Another message with the same content, free to change."""

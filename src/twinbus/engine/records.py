@@ -109,7 +109,6 @@ class Placed:
             self.session_id = record[start : start + length].decode()
             start += length
         self.payload_location: int = shared if shared else location + start
-        self.payload_start: int = start
 
 
 def read_settled(record: bytes) -> tuple[int, int, int, int]:

@@ -52,6 +52,13 @@ class Run:
         self.state = state
         self.incoming = incoming
 
+    def answer(self, state: bytes) -> None:
+        if self.incoming:
+            self.session.settle_incoming(self.first, self.last, state)
+        else:
+            self.session.settle_outgoing(self.first, self.last, state)
+        self.bridge.touch()
+
 
 class Replies:
     """Answers that wait for one commit."""
@@ -88,23 +95,14 @@ class Replies:
     def release(self) -> None:
         """It is on disk: say so."""
         for run in self._runs:
-            if run.incoming:
-                run.session.settle_incoming(run.first, run.last, run.state)
-            else:
-                run.session.settle_outgoing(run.first, run.last, run.state)
-            run.bridge.touch()
+            run.answer(run.state)
         for reply in self._calls:
             reply(None)
 
     def fail(self, error: BusError) -> None:
         """It is not on disk, or nobody knows: nothing was promised, and that is said."""
         for run in self._runs:
-            state = run.bridge.rejected(error, "journal")
-            if run.incoming:
-                run.session.settle_incoming(run.first, run.last, state)
-            else:
-                run.session.settle_outgoing(run.first, run.last, state)
-            run.bridge.touch()
+            run.answer(run.bridge.rejected(error, "journal"))
         for reply in self._calls:
             reply(error)
 
@@ -195,7 +193,7 @@ class Receiver(Consumer):
         self.bridge.door.on_session_found(self.bridge, self, session)
 
     def session_not_found(self) -> None:
-        self.bridge.refuse_link(
+        self.bridge.detach_link(
             self.link,
             BusError(errors.TIMEOUT, f"No session of '{self.stream.path}' came free in time."),
         )

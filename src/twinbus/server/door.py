@@ -3,7 +3,6 @@
 One door serves all connections of a broker; what it knows of one is in its `Visitor`.
 """
 
-import logging
 from collections.abc import Callable
 from typing import Protocol
 
@@ -22,8 +21,6 @@ from twinbus.server.authorization import Claim, Guard
 from twinbus.server.bridge import Bridge, Coordinator, Door, Receiver, Sender
 from twinbus.server.management import Management
 from twinbus.server.requests import Request, RequestNode
-
-log = logging.getLogger(__name__)
 
 SESSION_FILTER = "com.microsoft:session-filter"
 _TIMEOUT = "com.microsoft:timeout"
@@ -188,6 +185,8 @@ class FrontDoor(Door):
             target = visitor.namespace.find(names.parse_address(via).entity)
             if target is None:
                 raise errors.entity_not_found(via)
+            if not _takes_sends(target):
+                raise BusError(errors.NOT_ALLOWED, f"Nothing can be sent to '{via}'.")
             visitor.require(target.path, SEND, now_s)
             entity = target
         entity.check_send()
