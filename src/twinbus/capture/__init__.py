@@ -1,0 +1,1 @@
+"""The journal as Parquet, while the broker runs: complete, each record exactly once (L1)."""

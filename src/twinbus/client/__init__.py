@@ -1,0 +1,1 @@
+"""A small blocking AMQP client over `twinbus.amqp`, for work in bulk."""

@@ -1,0 +1,1 @@
+"""Spark: the `servicebus` data source, and the jobs over what was captured."""
