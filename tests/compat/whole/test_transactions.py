@@ -156,6 +156,14 @@ def test_e10_send_via(bus: Bus, client: ServiceBusClient) -> None:
     assert_empty(client, source)
 
 
+def test_e10_no_sending_via_to_a_subscription(bus: Bus) -> None:
+    """E10 E8: what nobody can send to, nobody can send to by a detour."""
+    source, topic = bus.queue(), bus.topic()
+    name = bus.subscription(topic)
+    with bus.proton() as connection, pytest.raises(LinkDetached):
+        connection.create_sender(source, options=Via(f"{topic}/Subscriptions/{name}"))
+
+
 def test_e10_duplicates_within(bus: Bus, client: ServiceBusClient) -> None:
     """E10 E7: a duplicate in a transaction is dropped when it commits."""
     queue = bus.queue(requires_duplicate_detection=True)
