@@ -23,6 +23,8 @@ RULES_MAX = 2_000
 # AMQP, as Azure Service Bus announces them.
 FRAME_BYTES_MAX = 64 * 1024
 SENDER_CREDIT = 1_000
+# What a stranger may send before a token was accepted: a token is some hundred bytes long.
+TOKEN_BYTES_MAX = 16 * 1024
 
 # How long a receiver that asks for the next available session is kept waiting.
 NEXT_SESSION_WAIT_MS = 65_000

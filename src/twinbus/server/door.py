@@ -44,6 +44,15 @@ class Visitor:
         #: What each open link needed: looked at again when a token expires.
         self.granted: dict[Link, tuple[str, str]] = {}
 
+    def require_known(self) -> None:
+        """Refuse a stranger: until a token was accepted there is nothing but `$cbs`."""
+        assert self.guard is not None
+        if self.guard.checks and not self.claims:
+            raise BusError(
+                errors.UNAUTHORIZED,
+                "Unauthorized access. Put a token to $cbs, or log in with SASL PLAIN, first.",
+            )
+
     def require(self, path: str, right: str, now_s: int) -> None:
         """Refuse what no claim of this connection allows."""
         assert self.guard is not None
@@ -133,9 +142,11 @@ class FrontDoor(Door):
             raise BusError(errors.NOT_ALLOWED, "The link has no address; name a queue or topic.")
         path = names.strip_authority(raw)
         if names.fold(path) == "$cbs":
-            self._attach_node(visitor, link, "$cbs", cbs.answer(visitor, self._call_later))
+            answer = cbs.answer(visitor, self._call_later)
+            self._attach_node(visitor, link, "$cbs", answer, limits.TOKEN_BYTES_MAX)
             return
         assert visitor.namespace is not None
+        visitor.require_known()
         address = names.parse_address(raw)
         if names.fold(address.entity) == "$management" or (
             address.management and not address.entity
@@ -146,14 +157,20 @@ class FrontDoor(Door):
             raise errors.entity_not_found(raw)
         if address.management:
             management = Management(visitor, visitor.namespace, entity, address)
-            self._attach_node(visitor, link, names.fold(path), management.answer)
+            bytes_max = limits.LARGE_MESSAGE_BYTES_MAX
+            self._attach_node(visitor, link, names.fold(path), management.answer, bytes_max)
         elif link.is_sender:
             self._attach_receiver(visitor, link, entity, address)
         else:
             self._attach_sender(visitor, link, entity, address)
 
     def _attach_node(
-        self, visitor: Visitor, link: Link, key: str, answer: Callable[[Request], None]
+        self,
+        visitor: Visitor,
+        link: Link,
+        key: str,
+        answer: Callable[[Request], None],
+        request_bytes_max: int,
     ) -> None:
         node = visitor.nodes.get(key)
         if node is None:
@@ -163,7 +180,7 @@ class FrontDoor(Door):
             node.add_reply_link(link)
             link.accept()
         else:
-            link.accept(max_message_size=limits.LARGE_MESSAGE_BYTES_MAX)
+            link.accept(max_message_size=request_bytes_max)
             link.grant(limits.SENDER_CREDIT)
 
     # --- senders ----------------------------------------------------------------------
