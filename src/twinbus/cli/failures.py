@@ -43,7 +43,7 @@ def one_line_errors() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(0) from None
     except Exception as error:
-        code = _code(error)
+        code = code_of(error)
         if code is None:
             raise
         typer.echo(f"twinbus: {_line(error)}", err=True)
@@ -74,7 +74,7 @@ def _refused_token(error: Exception) -> tuple[int, str] | None:
     return None if found is None else (int(found[1]), found[2])
 
 
-def _code(error: Exception) -> int | None:
+def code_of(error: Exception) -> int | None:
     """The exit code; None for what nobody foresaw, which keeps its traceback."""
     if isinstance(error, CommandError):
         return error.code

@@ -9,6 +9,7 @@ from twinbus import __version__
 from twinbus.cli import (
     dead_letter,
     doctor,
+    pair,
     queue,
     receive,
     rule,
@@ -31,6 +32,7 @@ app.add_typer(topic.app, name="topic")
 app.add_typer(subscription.app, name="subscription")
 app.add_typer(rule.app, name="rule")
 app.add_typer(dead_letter.app, name="dead-letter")
+app.add_typer(pair.app, name="pair")
 for single in (send.app, receive.app, transfer.app):
     app.registered_commands += single.registered_commands
 app.command()(syphon.syphon)
