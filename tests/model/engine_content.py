@@ -27,7 +27,7 @@ _SOURCE = "x-opt-deadletter-source"
 _SCHEDULED = "x-opt-scheduled-enqueue-time"
 # For these the broker chooses the words of the description itself.
 _BROKERS_REASONS = (
-    "FilterException", "HeaderSizeExceeded", "MaxDeliveryCountExceeded",
+    "FilterException", "HeaderSizeExceeded", "MaxBatchFailuresExceeded", "MaxDeliveryCountExceeded",
     "MaxTransferHopCountExceeded", "MessagingEntityDisabled", "MessagingEntityNotFound",
     "ForwardingFailed", "QuotaExceeded", "RuleActionException", "Session id is null.",
     "TTLExpiredException",

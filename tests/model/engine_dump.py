@@ -10,7 +10,15 @@ from typing import Any
 
 from engine_content import content_of
 from naive_broker import NaiveBroker
-from naive_entities import Described, NaiveEntity, NaiveMessage, NaiveSession
+from naive_entities import (
+    Described,
+    NaiveEntity,
+    NaiveEpoch,
+    NaiveMessage,
+    NaiveReserver,
+    NaiveSession,
+    NaiveStream,
+)
 
 from twinbus.core.descriptions import (
     QueueDescription,
@@ -19,7 +27,7 @@ from twinbus.core.descriptions import (
 )
 from twinbus.engine.engine import Engine
 from twinbus.engine.entities import Entity, Subscription
-from twinbus.engine.index import ACTIVE, DEFERRED, DEFERRED_LOCKED, LOCKED, SCHEDULED
+from twinbus.engine.index import ACTIVE, DEFERRED, DEFERRED_LOCKED, LOCKED, RESERVED, SCHEDULED
 from twinbus.engine.stream import Stream
 
 Dump = dict[str, Any]
@@ -29,8 +37,12 @@ _NAMES = {
     DEFERRED: "deferred",
     DEFERRED_LOCKED: "deferred",
     SCHEDULED: "scheduled",
+    RESERVED: "reserved",
 }
-_EMPTY: tuple[int, dict[int, object], dict[str, object]] = (1, {}, {})
+#: Settled epoch, and when, how often tried and what of each outstanding one, by name.
+Reserved = dict[str, tuple[int, dict[int, tuple[int, int, list[int]]]]]
+Stored = tuple[int, dict[int, object], dict[str, object], Reserved]
+_EMPTY: Stored = (1, {}, {}, {})
 
 
 def assert_same(engine: Dump, model: Dump) -> None:
@@ -43,10 +55,10 @@ def assert_same(engine: Dump, model: Dump) -> None:
         for part in ("description", "rules", "history"):
             assert found[part] == wanted[part], f"{part} of {path}"
         for which, pair in enumerate(zip(found["streams"], wanted["streams"], strict=True)):
-            (next_seq, rows, states), (wanted_seq, wanted_rows, wanted_states) = pair
+            (next_seq, rows, *rest), (wanted_seq, wanted_rows, *wanted_rest) = pair
             where = f"stream {which} of {path}"
             assert next_seq == wanted_seq, where
-            assert states == wanted_states, where
+            assert rest == wanted_rest, where
             for seq in sorted(rows.keys() | wanted_rows.keys()):
                 assert rows.get(seq) == wanted_rows.get(seq), f"message {seq} in {where}"
 
@@ -66,12 +78,28 @@ def _dump_entity(entity: NaiveEntity, now_ms: int) -> Dump:
                     stream.next_seq,
                     {m.seq: _row(m) for m in stream.messages},
                     {i: s.state for i, s in stream.sessions.items() if s.state is not None},
+                    _model_reserved(stream),
                 )
                 for stream in entity.streams
             ],
         },
         now_ms,
     )
+
+
+def _model_reserved(stream: NaiveStream) -> Reserved:
+    found: Reserved = {}
+    for name, reserver in stream.reservers.items():
+        epochs = {
+            epoch: (known.at_ms, known.attempts, _seqs(stream, name, epoch))
+            for epoch, known in reserver.epochs.items()
+        }
+        found[name] = (reserver.settled, epochs)
+    return found
+
+
+def _seqs(stream: NaiveStream, name: str, epoch: int) -> list[int]:
+    return [m.seq for m in stream.messages if m.reserved_for == (name, epoch)]
 
 
 def _row(message: NaiveMessage) -> tuple[object, ...]:
@@ -114,7 +142,7 @@ def _message_id(key: bytes) -> str:
     return key[2:].decode()
 
 
-def _dump_stream(stream: Stream) -> tuple[int, dict[int, object], dict[str, object]]:
+def _dump_stream(stream: Stream) -> Stored:
     rows: dict[int, object] = {}
     seq = stream.index.next_present(1)
     while seq:
@@ -129,7 +157,19 @@ def _dump_stream(stream: Stream) -> tuple[int, dict[int, object], dict[str, obje
     table = stream.sessions
     known = {} if table is None else table.sessions
     states = {i: s.state for i, s in known.items() if s.state is not None}
-    return stream.next_seq, rows, dict(states)
+    return stream.next_seq, rows, dict(states), _reserved(stream)
+
+
+def _reserved(stream: Stream) -> Reserved:
+    table = stream.reservations
+    found: Reserved = {}
+    for reserver in {} if table is None else table.reservers.values():
+        epochs: dict[int, tuple[int, int, list[int]]] = {}
+        for one in reserver.epochs.values():
+            seqs = [seq for first, last in one.pairs() for seq in range(first, last + 1)]
+            epochs[one.epoch] = (one.at_ms, one.attempts, seqs)
+        found[reserver.name] = (reserver.settled_epoch, epochs)
+    return found
 
 
 def model_from(dump: Dump) -> NaiveBroker:
@@ -137,7 +177,8 @@ def model_from(dump: Dump) -> NaiveBroker:
     model = NaiveBroker()
     for path, saved in dump.items():
         entity = NaiveEntity(saved["description"], dict(saved["rules"]), dict(saved["history"]))
-        for stream, (next_seq, rows, states) in zip(entity.streams, saved["streams"], strict=True):
+        for stream, stored in zip(entity.streams, saved["streams"], strict=True):
+            next_seq, rows, states, reserved = stored
             stream.next_seq = next_seq
             stream.durable_seq = next_seq - 1
             for seq, (state, count, enqueued_ms, expires_ms, due_ms, content) in rows.items():
@@ -145,6 +186,13 @@ def model_from(dump: Dump) -> NaiveBroker:
                     NaiveMessage(content, state, enqueued_ms, expires_ms, count, due_ms, seq)
                 )
             stream.sessions = {i: NaiveSession(state) for i, state in states.items()}
+            for name, (settled, epochs) in reserved.items():
+                known = {e: NaiveEpoch(at_ms, tried) for e, (at_ms, tried, _) in epochs.items()}
+                stream.reservers[name] = NaiveReserver(settled, known)
+                for epoch, (_, _, seqs) in epochs.items():
+                    for message in stream.messages:
+                        if message.seq in seqs:
+                            message.reserved_for = (name, epoch)
         model.entities[path] = entity
     return model
 

@@ -72,13 +72,14 @@ def operation(
 
 class Machine(RuleBasedStateMachine):
     make_store: type[Store] = ListStore
+    observing = False
 
     @initialize(
         layout=st.sampled_from(list(LAYOUTS)),
         memory_bytes_max=st.sampled_from([0, 300, 1 << 30]),
     )
     def begin(self, layout: str, memory_bytes_max: int) -> None:
-        self.world = World(self.make_store(), memory_bytes_max)
+        self.world = World(self.make_store(), memory_bytes_max, observing=self.observing)
         self.layout: list[Made] = LAYOUTS[layout]
         #: Messages are so large that they fill a queue. Nothing is scheduled then: whether
         #: what expires at that moment makes room before or after is nobody's promise.

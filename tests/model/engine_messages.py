@@ -329,7 +329,7 @@ class MessageOperations(Machine):
     def peek(self, pick: int, from_seq: int, count_max: int) -> None:
         world = self.world
         place = pick_one(self.places_with("active"), pick)
-        found = world.stream(place).browse(from_seq, count_max, None, bytes((1, 2, 3, 4, 5)))
+        found = world.stream(place).browse(from_seq, count_max, None, bytes((1, 2, 3, 4, 5, 6)))
         assert found == world.model.browse(world.model_stream(place), from_seq, count_max)
 
     @operation(

@@ -21,6 +21,7 @@ from engine_dump import (
     trimmed,
 )
 from engine_store import Store
+from engine_witness import Witness
 from naive_broker import NaiveBroker, Refused
 from naive_entities import Described, NaiveLock, NaiveStream
 
@@ -113,7 +114,7 @@ class Counts:
 
 
 class World:
-    def __init__(self, store: Store, memory_bytes_max: int) -> None:
+    def __init__(self, store: Store, memory_bytes_max: int, *, observing: bool = False) -> None:
         self.now_ms = 1_000_000
         self.store = store
         self.memory_bytes_max = memory_bytes_max
@@ -127,15 +128,19 @@ class World:
         self._names = 0
         self._dice = 0
         self._late: dict[int, int] = {}
+        self.witness = Witness(self) if observing else None
         self._forget_notices()
         self._open()
 
     def _open(self) -> None:
-        self.engine = Engine(self.store, self.memory_bytes_max, self.dice)
+        observing = self.witness is not None
+        self.engine = Engine(self.store, self.memory_bytes_max, self.dice, observing)
         self.store.replay(self.engine.replay)
         self.engine.finish_replay(self.now_ms)
         self.kernel = self.engine.kernel
         self.carrier: Carrier | None = None
+        if self.witness is not None:
+            self.witness.begin()
 
     def dice(self, count: int) -> bytes:
         self._dice += 1
@@ -202,6 +207,8 @@ class World:
     def begin_commit(self) -> None:
         assert self.sealed is None
         sealed = self.kernel.seal()
+        if self.witness is not None:
+            self.witness.look()
         seqs = [(stream, stream.next_seq - 1) for stream in self.model.streams()]
         self.sealed = Sealed(sealed, dump_model(self.model), seqs)
         self.store.begin_commit()

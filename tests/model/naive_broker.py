@@ -55,6 +55,10 @@ class NaiveBroker:
         self.sessions_not_found: list[str] = []
         self.detached: list[str] = []
 
+    def step_on(self) -> None:
+        """What is placed from now on comes after what was placed before."""
+        self._rank += 1
+
     def streams(self) -> Iterator[NaiveStream]:
         for entity in self.entities.values():
             yield from entity.streams
@@ -138,11 +142,11 @@ class NaiveBroker:
                 copies = _copies(subscription, content)
             except FilterFails as failure:
                 if d.dead_lettering_on_filter_evaluation_exceptions:
-                    self._bury(subscription, content, failure.kind, SOME_TEXT, {}, 0)
+                    self.bury(subscription, content, failure.kind, SOME_TEXT, {}, 0)
                 continue
             for copy in copies:
                 if d.requires_session and copy.session_id is None:
-                    self._bury(subscription, copy, "Session id is null.", SOME_TEXT, {}, 0)
+                    self.bury(subscription, copy, "Session id is null.", SOME_TEXT, {}, 0)
                 else:
                     self._accept(subscription, copy, ttl_ms, hops)
 
@@ -165,7 +169,7 @@ class NaiveBroker:
         content = content.buried(reason, SOME_TEXT, {}, entity.path)
         self._place(entity.streams[TRANSFER], NaiveMessage(content, "active", self.now_ms))
 
-    def _bury(
+    def bury(
         self, entity: NaiveEntity, content: Content, reason: str | None, description: str | None,
         properties: dict[str, object], count: int,
     ) -> None:  # fmt: skip
@@ -192,7 +196,7 @@ class NaiveBroker:
         assert stream.which == MAIN
         assert isinstance(d, QueueDescription | SubscriptionDescription)
         if d.dead_lettering_on_message_expiration:
-            self._bury(
+            self.bury(
                 stream.entity, message.content, "TTLExpiredException", SOME_TEXT, {}, message.count
             )
 
@@ -266,7 +270,7 @@ class NaiveBroker:
             raise Refused(errors.NOT_ALLOWED)
         self._rank += 1
         stream.messages.remove(message)
-        self._bury(stream.entity, message.content, reason, description, properties, message.count)
+        self.bury(stream.entity, message.content, reason, description, properties, message.count)
 
     def renew(self, stream: NaiveStream, lock: NaiveLock) -> None:
         self.held(stream, lock)
@@ -281,7 +285,7 @@ class NaiveBroker:
         assert isinstance(d, QueueDescription | SubscriptionDescription)
         if message.state == "active" and stream.which == MAIN and count >= d.max_delivery_count:
             stream.messages.remove(message)
-            self._bury(
+            self.bury(
                 stream.entity, message.content, "MaxDeliveryCountExceeded", SOME_TEXT, {}, count
             )
 
@@ -356,6 +360,8 @@ class NaiveBroker:
     def accept_session(self, stream: NaiveStream, consumer: str, session_id: str) -> None:
         session = stream.session(session_id)
         if session.holder is not None and self.now_ms < session.until_ms:
+            raise Refused(errors.SESSION_CANNOT_BE_LOCKED)
+        if stream.reserving(session_id):
             raise Refused(errors.SESSION_CANNOT_BE_LOCKED)
         if session.holder is not None:
             self._lose_session(stream, session_id)
@@ -436,7 +442,7 @@ class NaiveBroker:
                     self.detach(stream, consumer)
                     self.detached.append(consumer)
         if entity.forward_to is not None:
-            self._forward_waiting(entity)
+            self.forward_waiting(entity)
 
     def _drop_locks(self, stream: NaiveStream) -> None:
         """Every lock is void (R7)."""
@@ -448,7 +454,7 @@ class NaiveBroker:
             if message.lock is not None:
                 self._give_back(stream, message, message.count)
 
-    def _forward_waiting(self, entity: NaiveEntity) -> None:
+    def forward_waiting(self, entity: NaiveEntity) -> None:
         stream = entity.streams[MAIN]
         for message in [m for m in stream.messages if m.is_free]:
             self._rank += 1

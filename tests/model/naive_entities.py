@@ -37,6 +37,8 @@ class NaiveMessage:
     delayed_until_ms: int = 0
     #: Scheduled before: where, for when, under which number.
     was_due: tuple[int, int, int] | None = None
+    #: For whom, and under which epoch, it is set aside.
+    reserved_for: tuple[str, int] | None = None
 
     def is_over(self, now_ms: int) -> bool:
         return bool(self.expires_ms) and self.expires_ms <= now_ms
@@ -54,6 +56,26 @@ class NaiveSession:
 
 
 @dataclass(eq=False)
+class NaiveEpoch:
+    at_ms: int
+    attempts: int = 0
+
+
+@dataclass(eq=False)
+class NaiveReserver:
+    settled: int = 0
+    epochs: dict[int, NaiveEpoch] = field(default_factory=dict)
+
+    @property
+    def last(self) -> int:
+        return max([self.settled, *self.epochs])
+
+    def end(self, epoch: int) -> None:
+        self.settled = max(self.settled, epoch)
+        self.epochs = {e: known for e, known in self.epochs.items() if e > epoch}
+
+
+@dataclass(eq=False)
 class NaiveStream:
     entity: NaiveEntity
     which: int
@@ -65,6 +87,7 @@ class NaiveStream:
     consumers: set[str] = field(default_factory=set)
     seekers: dict[str, int] = field(default_factory=dict)
     sessions: dict[str, NaiveSession] = field(default_factory=dict)
+    reservers: dict[str, NaiveReserver] = field(default_factory=dict)
 
     @property
     def has_sessions(self) -> bool:
@@ -86,7 +109,16 @@ class NaiveStream:
 
     def waiting_sessions(self, now_ms: int) -> set[str]:
         ids = {m.content.session_id for m in self.deliverable(now_ms)}
-        return {i for i in ids if i is not None and self.session(i).holder is None}
+        free = {i for i in ids if i is not None and self.session(i).holder is None}
+        return {i for i in free if not self.reserving(i)}
+
+    def reserving(self, session_id: str) -> set[str]:
+        """Who has set messages of a session aside."""
+        return {
+            m.reserved_for[0]
+            for m in self.messages
+            if m.reserved_for is not None and m.content.session_id == session_id
+        }
 
     def session(self, session_id: str) -> NaiveSession:
         return self.sessions.get(session_id) or NaiveSession()

@@ -7,6 +7,7 @@ the two brokers after every step. See its checks for what must hold.
 from __future__ import annotations
 
 import pytest
+from engine_bulk import BulkOperations
 from engine_machine import Machine
 from engine_messages import MessageOperations
 from engine_store import JournalStore
@@ -15,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 
-class EngineMachine(MessageOperations, Upheavals):
+class EngineMachine(MessageOperations, BulkOperations, Upheavals):
     """Every operation, on a log in memory."""
 
 
@@ -23,6 +24,12 @@ class JournalMachine(EngineMachine):
     """The same on the real journal."""
 
     make_store = JournalStore
+
+
+class ObservingMachine(EngineMachine):
+    """The same, and what happens is written down as well."""
+
+    observing = True
 
 
 def run(machine: type[Machine], steps: int, *, explores: bool = False) -> None:
@@ -46,6 +53,10 @@ def test_engine_does_what_the_naive_broker_does() -> None:
 
 def test_engine_does_the_same_on_the_real_journal() -> None:
     run(JournalMachine, 2_000)
+
+
+def test_l1_engine_observes_what_the_naive_broker_does() -> None:
+    run(ObservingMachine, 2_000)
 
 
 @pytest.mark.long

@@ -70,6 +70,8 @@ class Broker:
     queues: dict[str, Properties] = field(default_factory=dict)
     form: str | None = None
     options: tuple[str, ...] = ("--admin-port", "off")
+    #: What `python -m` runs.
+    module: str = "twinbus"
     amqp_port: int = 0
     start_seconds_max: float = 120.0
     start_seconds: float = 0.0
@@ -81,7 +83,7 @@ class Broker:
         self.directory.mkdir(parents=True, exist_ok=True)
         config = self.directory / "Config.json"
         config.write_text(json.dumps(emulator_config(self.queues)))
-        command = [sys.executable, "-m", "twinbus", "serve", "--json", "--host", "127.0.0.1"]
+        command = [sys.executable, "-m", self.module, "serve", "--json", "--host", "127.0.0.1"]
         command += ["--data-dir", str(self.directory / "data"), "--config", str(config)]
         command += ["--amqp-port", str(self.amqp_port), "--amqps-port", "off", *self.options]
         environment = form_environment(self.form) | {"TWINBUS_SAS_KEY": KEY}

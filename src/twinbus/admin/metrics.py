@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 from twinbus import __version__
 from twinbus.core import names
 from twinbus.core.descriptions import LISTEN, MANAGE
-from twinbus.engine.entities import Entity
+from twinbus.engine.entities import Entity, Subscription
 from twinbus.engine.index import SCHEDULED
 from twinbus.engine.metering import Meter
 from twinbus.engine.namespace import Namespace
@@ -94,6 +94,11 @@ class BrokerCollector(Collector):
         locks = CounterMetricFamily(
             "twinbus_locks_lost", "Locks that were lost.", labels=_ENTITY_LABELS
         )
+        kept_out = CounterMetricFamily(
+            "twinbus_filter_failures",
+            "Messages that a failing filter kept out of a subscription.",
+            labels=_ENTITY_LABELS,
+        )
         messages = GaugeMetricFamily(
             "twinbus_messages", "Messages held, by state.", labels=(*_ENTITY_LABELS, "state")
         )
@@ -102,9 +107,11 @@ class BrokerCollector(Collector):
             streams = entity.streams
             locks.add_metric(labels, sum(s.locks_lost_total for s in streams.values()))
             size.add_metric(labels, entity.size_bytes())
+            if isinstance(entity, Subscription):
+                kept_out.add_metric(labels, entity.filter_failures_total)
             for state, count in _counts(streams).items():
                 messages.add_metric((*labels, state), count)
-        yield from (locks, messages, size)
+        yield from (locks, kept_out, messages, size)
 
 
 class MetricsPage:

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from twinbus.cli.commands import Entity, Yes, command
-from twinbus.cli.message_form import dead_letter_reason, from_json, one_line, to_json
 from twinbus.cli.node import Node
 from twinbus.cli.outbox import Outbox
 from twinbus.cli.printer import Printer, confirm
 from twinbus.cli.receive import received
 from twinbus.cli.remote import BRISK, Remote
 from twinbus.core import names
+from twinbus.server.message_form import dead_letter_reason, from_json, one_line, to_json
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusClient

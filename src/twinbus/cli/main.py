@@ -7,11 +7,14 @@ import typer
 
 from twinbus import __version__
 from twinbus.cli import (
+    capture,
     dead_letter,
     doctor,
     pair,
+    pipeline,
     queue,
     receive,
+    reservations,
     rule,
     send,
     subscription,
@@ -32,7 +35,10 @@ app.add_typer(topic.app, name="topic")
 app.add_typer(subscription.app, name="subscription")
 app.add_typer(rule.app, name="rule")
 app.add_typer(dead_letter.app, name="dead-letter")
+app.add_typer(reservations.app, name="reservations")
+app.add_typer(capture.app, name="capture")
 app.add_typer(pair.app, name="pair")
+app.add_typer(pipeline.app, name="pipeline")
 for single in (send.app, receive.app, transfer.app):
     app.registered_commands += single.registered_commands
 app.command()(syphon.syphon)
@@ -70,6 +76,10 @@ def serve(
     config: Annotated[
         Path | None, typer.Option(help="A TOML file, or the official emulator's Config.json.")
     ] = None,
+    capture_dir: Annotated[
+        Path | None,
+        typer.Option("--capture", help="Keep the journal as Parquet here.", metavar="DIR"),
+    ] = None,
     json_output: Annotated[
         bool, typer.Option("--json", help="Say that it is ready in one line of JSON.")
     ] = False,
@@ -89,6 +99,7 @@ def serve(
             amqps_port=_port(amqps_port, "--amqps-port"),
             admin_port=_port(admin_port, "--admin-port"),
             config=config,
+            capture=capture_dir,
             json_output=json_output,
             development=development,
         )

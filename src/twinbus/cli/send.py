@@ -10,16 +10,16 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from twinbus.cli import values
 from twinbus.cli.commands import Entity, command
 from twinbus.cli.failures import USAGE, CommandError
-from twinbus.cli.message_form import Encoded, from_json
 from twinbus.cli.outbox import Outbox
 from twinbus.cli.printer import Printer
 from twinbus.cli.properties import property_value
 from twinbus.cli.remote import BRISK, Remote
 from twinbus.core.ids import new_tracking_id
 from twinbus.core.units import duration_from_iso, ms_from_datetime
+from twinbus.server import values
+from twinbus.server.message_form import Encoded, from_json
 
 app = typer.Typer()
 

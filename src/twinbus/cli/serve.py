@@ -13,18 +13,26 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from twinbus import is_compiled
+from twinbus.cli import capture
 from twinbus.core.errors import BusError
 from twinbus.core.ids import new_key
 from twinbus.journal import JournalError
 from twinbus.server.config import Config, ConfigError, load
 from twinbus.server.service import ROOT_POLICY, Service
 
+if TYPE_CHECKING:
+    from twinbus.capture.supervisor import Supervisor
+
 KEY_VARIABLE = "TWINBUS_SAS_KEY"
+#: Beside the data: where `twinbus pipeline` puts its reports when it is not told otherwise.
+REPORTS = "twinbus-reports"
+#: Beside the data: where applications on this machine may keep the events of their pairs.
+EVENTS = "twinbus-events"
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -37,6 +45,7 @@ class Options:
     amqps_port: int | None
     admin_port: int | None
     config: Path | None
+    capture: Path | None
     json_output: bool
     development: bool
 
@@ -59,11 +68,15 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, default=str)
 
 
-def run(options: Options) -> None:
-    """Run until SIGTERM or SIGINT; exit with 0 once everything accepted is on disk."""
+def log_json_lines() -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=os.environ.get("TWINBUS_LOG", "INFO").upper(), handlers=[handler])
+
+
+def run(options: Options) -> None:
+    """Run until SIGTERM or SIGINT; exit with 0 once everything accepted is on disk."""
+    log_json_lines()
     if options.development and options.host not in _LOOPBACK:
         raise typer.BadParameter("--development goes with a loopback --host only")
     try:
@@ -113,8 +126,18 @@ async def _serve(options: Options, config: Config, key: str, is_new: bool) -> No
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    service = Service(options.data_dir, config, key, checks=not options.development)
+    capturing = _capture(options, config)
+    service = Service(
+        options.data_dir,
+        config,
+        key,
+        checks=not options.development,
+        observing=capturing is not None,
+        captured=None if capturing is None else lambda: capturing.captured_lsn,
+    )
     await service.make_entities()
+    if capturing is not None:
+        capturing.start()
     ports: dict[str, int] = {}
     tls = None
     if options.amqps_port is not None or options.admin_port is not None:
@@ -126,15 +149,18 @@ async def _serve(options: Options, config: Config, key: str, is_new: bool) -> No
     http = None
     if options.admin_port is not None:
         from twinbus.admin.application import make_application
+        from twinbus.admin.console.application import Console
         from twinbus.admin.listener import HttpListener
         from twinbus.admin.metrics import MetricsPage
 
+        beside = options.data_dir.resolve().parent
         application = make_application(
             service,
             service.amqp.make_protocol,
             service.broker.clock,
             MetricsPage(service).answer,
             service.broker.why_refusing,
+            Console(service, beside / REPORTS, beside / EVENTS),
         )
         http = HttpListener(application, tls)
         await http.start(options.host, options.admin_port)
@@ -150,6 +176,27 @@ async def _serve(options: Options, config: Config, key: str, is_new: bool) -> No
     if http is not None:
         await http.close()
     await service.close()
+    if capturing is not None:
+        await capturing.stop()
+
+
+def _capture(options: Options, config: Config) -> Supervisor | None:
+    """What keeps the journal as Parquet, if that is wanted."""
+    wanted = config.capture
+    directory = options.capture or (None if wanted is None else wanted.directory)
+    if directory is None:
+        return None
+    if not capture.is_installed():
+        raise ConfigError(capture.NOT_INSTALLED)
+    from twinbus.capture.supervisor import Supervisor, command
+
+    given: list[str] = []
+    if wanted is not None:
+        for name in ("roll_seconds", "keep_days", "keep_gigabytes"):
+            value = getattr(wanted, name)
+            if value is not None:
+                given += ["--" + name.replace("_", "-"), str(value)]
+    return Supervisor(command(options.data_dir, directory, given))
 
 
 def _certificate(options: Options, config: Config, service: Service) -> Any:
@@ -187,7 +234,7 @@ def _say_ready(
         print(f"\nNamespace {name}")
         print(f"  {parts['connection_string']}")
         if parts["admin_url"]:
-            print(f"  administration: {parts['admin_url']}")
+            print(f"  administration and console: {parts['admin_url']}")
     if is_new:
         print(f"\nA key was made and is kept in {options.data_dir / 'root.key'}.")
     print("\nStop with Ctrl-C.", flush=True)

@@ -16,12 +16,12 @@ import typer
 
 from twinbus.cli.commands import Entity, command
 from twinbus.cli.failures import CommandError
-from twinbus.cli.message_form import from_json
 from twinbus.cli.node import Node
 from twinbus.cli.outbox import Outbox
 from twinbus.cli.printer import Printer
 from twinbus.cli.remote import BRISK, Remote
 from twinbus.cli.send import read_lines
+from twinbus.server.message_form import from_json
 
 app = typer.Typer()
 

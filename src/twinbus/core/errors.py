@@ -39,6 +39,7 @@ ENTITY_DISABLED = ErrorKind("com.microsoft:entity-disabled", 403, False)
 ALREADY_EXISTS = ErrorKind("com.microsoft:entity-already-exists", 409, False)
 SERVER_BUSY = ErrorKind("com.microsoft:server-busy", 503, True)
 TIMEOUT = ErrorKind("com.microsoft:timeout", 408, True)
+EPOCH_FENCED = ErrorKind("twinbus:epoch-fenced", 410, False)
 ARGUMENT_ERROR = ErrorKind("com.microsoft:argument-error", 400, False)
 
 

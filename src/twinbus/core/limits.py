@@ -37,3 +37,11 @@ PEEK_COUNT_MAX = 250
 PEEK_BYTES_MAX = 1024 * 1024
 # Purging in bulk goes in steps of so many, so that nobody waits for it.
 PURGE_COUNT_MAX = 10_000
+
+# Reservations: names are kept for good, so that those who come late stay fenced. A query has one
+# or two epochs outstanding; one with many more has lost its way.
+CONSUMER_CHARS_MAX = 256
+RESERVERS_MAX = 1_000
+EPOCHS_MAX = 100
+# A `twinbus:read` answer is built in memory, and the link waits for it.
+READ_BYTES_MAX = 4 * 1024 * 1024

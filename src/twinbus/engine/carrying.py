@@ -22,10 +22,21 @@ class Carrier:
         self._shared: dict[int, int] = {}
         #: Nothing live is left in the old segments.
         self.finished = False
+        self._carry_numbers()
         for namespace in engine.namespaces.values():
             self._carry_entities(namespace, now_ms)
         self._messages = self._find_messages()
         self._at = 0
+
+    def _carry_numbers(self) -> None:
+        """Keep it known which entity was the last: no number is given twice.
+
+        Else a removed entity's messages could not be told from those of its successor.
+        """
+        registry = self._engine.registry
+        last = registry.next_number - 1
+        if last and last not in registry.entities:
+            self._engine.kernel.log.append_carried(records.entity_removed(last))
 
     def _carry_entities(self, namespace: Namespace, now_ms: int) -> None:
         log = self._engine.kernel.log
@@ -45,6 +56,8 @@ class Carrier:
         if stream.sequence_segment < self.segment and stream.next_seq > 1:
             record = records.sequence_reached(stream.number, stream.next_seq)
             stream.sequence_segment = log.append_carried(record) >> 32
+        if stream.reservations is not None:
+            stream.reservations.carry(self._limit, log, stream.number)
         if stream.sessions is None:
             return
         for session in stream.sessions.sessions.values():

@@ -8,6 +8,8 @@ each of those, and for no other message.
 from mypy_extensions import mypyc_attr
 
 from twinbus.core.errors import BusError
+from twinbus.engine.index import Chunk
+from twinbus.engine.observer import DeliveryRun, Observer
 from twinbus.engine.sessions import Session
 
 
@@ -20,12 +22,37 @@ class Attachment:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Consumer(Attachment):
-    def __init__(self, peek_lock: bool) -> None:
+    def __init__(self, peek_lock: bool, client: str = "") -> None:
         self.peek_lock = peek_lock
+        #: Whose it is: the name that its connection goes by.
+        self.client = client
         #: The session it holds, on entities that require sessions.
         self.session: Session | None = None
         #: Whether it stands in its stream's line.
         self.in_line = False
+        self._run: DeliveryRun | None = None
+
+    def note_delivery(
+        self, observer: Observer, stream: int, chunk: Chunk, seq: int, delivery_count: int,
+        now_ms: int,
+    ) -> None:  # fmt: skip
+        """A message goes to it: observe that (L1)."""
+        run = self._run
+        if (
+            run is None
+            or run.chunk is not chunk
+            or run.next_seq != seq
+            or run.delivery_count != delivery_count
+        ):
+            run = DeliveryRun(stream, chunk, seq, delivery_count, now_ms, self.client)
+            self._run = run
+            observer.begin_run(run)
+        elif run.now_ms != now_ms:
+            run.note()
+            run.now_ms = now_ms
+        run.next_seq = seq + 1
+        if run.is_noted:
+            observer.run_grew(run)
 
     def can_take(self) -> bool:
         """Tell whether it has credit, and its connection takes more."""

@@ -19,6 +19,8 @@ from twinbus.engine import records
 from twinbus.engine.entities import QUEUE, SUBSCRIPTION, TOPIC, Entity, Queue, Subscription, Topic
 from twinbus.engine.kernel import Kernel
 from twinbus.engine.namespace import Namespace, Registry
+from twinbus.engine.observations import DELIVERED, Observation
+from twinbus.engine.observer import Observer
 from twinbus.engine.records import Log
 from twinbus.engine.sessions import SessionTable
 from twinbus.engine.stream import Stream
@@ -28,8 +30,13 @@ _ORDER = (TOPIC, QUEUE, SUBSCRIPTION)
 
 
 class Engine:
-    def __init__(self, log: Log, memory_bytes_max: int, dice: Callable[[int], bytes]) -> None:
+    def __init__(
+        self, log: Log, memory_bytes_max: int, dice: Callable[[int], bytes],
+        observing: bool = False,
+    ) -> None:  # fmt: skip
         self.kernel = Kernel(log, memory_bytes_max, dice)
+        if observing:
+            self.kernel.observer = Observer(log)
         self.registry = Registry(self.kernel)
         self.namespaces: dict[str, Namespace] = {}
         # Read from the journal, not made into entities yet.
@@ -76,6 +83,12 @@ class Engine:
             number, next_seq = records.read_sequence(record)
             stream = self.registry.orphan(number)
             stream.next_seq = max(stream.next_seq, next_seq)
+        elif kind == records.OBSERVED:
+            if self.kernel.observer is not None:
+                self._replay_observed(Observation(record), time_ms)
+        elif records.RESERVED <= kind <= records.RESERVATION_ATTEMPTED:
+            number = int.from_bytes(record[1:5], "big")
+            self.registry.orphan(number).replay_reservation(record, location)
         else:
             raise ValueError(
                 f"record {lsn} is of kind {kind}, which this version does not know:"
@@ -84,9 +97,15 @@ class Engine:
 
     def _replay_removed(self, number: int) -> None:
         self._puts.pop(number, None)
+        self.registry.next_number = max(self.registry.next_number, number + 1)
         for which in range(4):
             self.registry.orphans.pop(number << 2 | which, None)
             self._remembered.pop(number << 2 | which, None)
+
+    def _replay_observed(self, seen: Observation, time_ms: int) -> None:
+        stream = self.registry.orphans.get(seen.stream)
+        if stream is not None and seen.what == DELIVERED:
+            stream.replay_delivered(seen.first, seen.count, time_ms)
 
     def _replay_session_state(self, record: bytes, location: int) -> None:
         number, session_id, state, at_ms = records.read_session_state(record)

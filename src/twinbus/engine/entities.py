@@ -17,13 +17,13 @@ from twinbus.core.descriptions import (
 )
 from twinbus.core.errors import BusError
 from twinbus.core.units import UNLIMITED_MS
-from twinbus.engine import records
+from twinbus.engine import observations, records
 from twinbus.engine import stored as form
 from twinbus.engine.consumer import Attachment, Lock
 from twinbus.engine.duplicates import DuplicateHistory
 from twinbus.engine.index import ACTIVE, SCHEDULED
 from twinbus.engine.kernel import Kernel
-from twinbus.engine.message import Message
+from twinbus.engine.message import MESSAGE_ID, Message
 from twinbus.engine.metering import UNIT_BYTES, extra_units
 from twinbus.engine.rules import Rule
 from twinbus.engine.sessions import SessionTable
@@ -208,12 +208,19 @@ class Entity(Owner):
         if history is not None:
             key = message.message_id()
             if history.seen(key, now_ms):
+                self._observe_duplicate(message)
                 return 0
             history.remember(key, now_ms, self.kernel.log, self.main.number)
         if message.scheduled_ms > now_ms:
             return self.schedule(message, now_ms)
         self.accept(message, now_ms, message.ttl_ms, 0)
         return 0
+
+    def _observe_duplicate(self, message: Message) -> None:
+        observer = self.kernel.observer
+        if observer is not None:
+            text = str(message.properties()[MESSAGE_ID])
+            observer.tell(observations.DUPLICATE_DROPPED, self.main.number, text=text)
 
     def publish_scheduled(self, message: Message, now_ms: int) -> int:
         """Schedule a checked message, even for a time that has passed; give its number."""
@@ -283,6 +290,20 @@ class Holder(Entity):
                 target.accept(message, now_ms, ttl_ms, hops + 1)
             except BusError as error:
                 self._bury_transfer(message, now_ms, _reason(error), error.text)
+
+    def forward_waiting(self, now_ms: int) -> None:
+        """Hand on what waits here although the entity forwards (E9)."""
+        stream = self.main
+        seq = stream.index.find_state(ACTIVE, 1, stream.last_seq())
+        while seq:
+            # Its time to live runs on from where it was, or is over (D5).
+            if not stream.expire_if_due(seq, now_ms):
+                message = Message(stream.stored(seq))
+                expires_ms = stream.expires_ms(seq)
+                stream.remove(seq, records.FORWARDED)
+                ttl_ms = expires_ms - now_ms if expires_ms else UNLIMITED_MS
+                self.accept(message, now_ms, ttl_ms, 0)
+            seq = stream.index.find_state(ACTIVE, seq + 1, stream.last_seq())
 
     def _bury_transfer(self, message: Message, now_ms: int, reason: str, text: str) -> None:
         stored = message.buried(reason, text, self.path)
@@ -459,31 +480,22 @@ class Subscription(Holder):
 
     def _receive_copy(self, message: Message, now_ms: int, ttl_ms: int, hops: int) -> None:
         if self.main.sessions is not None and message.session_id() is None:
-            self.place_dead_letter(
-                message.buried(
-                    "Session id is null.",
-                    "Session enabled entity doesn't allow a message whose session identifier"
-                    " is null.",
-                    self.path,
-                ),
-                now_ms,
-                0,
+            reason = "Session id is null."
+            text = (
+                "Session enabled entity doesn't allow a message whose session identifier is null."
             )
+        elif message.header_bytes > limits.HEADER_BYTES_MAX:
+            reason = "HeaderSizeExceeded"
+            text = "The size quota for this stream has been exceeded."
+        else:
+            self.accept(message, now_ms, ttl_ms, hops)
             return
-        if message.header_bytes > limits.HEADER_BYTES_MAX:
-            self.place_dead_letter(
-                message.buried(
-                    "HeaderSizeExceeded",
-                    "The size quota for this stream has been exceeded.",
-                    self.path,
-                ),
-                now_ms,
-                0,
-            )
-            return
-        self.accept(message, now_ms, ttl_ms, hops)
+        self.place_dead_letter(message.buried(reason, text, self.path), now_ms, 0)
 
     def _filter_failed(self, message: Message, name: str, text: str, now_ms: int) -> None:
+        observer = self.kernel.observer
+        if observer is not None:
+            observer.tell(observations.FILTER_FAILED, self.main.number, text=f"{name}: {text}")
         if self.description.dead_lettering_on_filter_evaluation_exceptions:
             self.place_dead_letter(message.buried(name, text, self.path), now_ms, 0)
         else:

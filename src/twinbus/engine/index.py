@@ -9,6 +9,8 @@ from array import array
 from bisect import bisect_left
 from typing import Final
 
+from twinbus.engine.observations import little_endian
+
 CHUNK_BITS: Final = 9
 CHUNK_SIZE: Final = 512
 CHUNK_MASK: Final = 511
@@ -21,6 +23,8 @@ DEFERRED: Final = 3
 SCHEDULED: Final = 4
 # Deferred, and locked by someone who fetched it by number.
 DEFERRED_LOCKED: Final = 5
+# Set aside for a consumer: see reservations.py.
+RESERVED: Final = 6
 
 NEVER: Final = 2**62
 
@@ -37,6 +41,8 @@ class Chunk:
         # Only where some message of the chunk can expire.
         self.expires: array[int] | None = None
         self.expires_min = NEVER
+        # When each was first delivered (0: not yet), as far as that is observed.
+        self.delivered = array("q")
         self.payloads: list[bytes | None] = []
         # No live payload of the chunk lies below this place in the journal.
         self.location_min = NEVER
@@ -62,6 +68,25 @@ class Chunk:
         expires[offset] = expires_ms
         if 0 < expires_ms < self.expires_min:
             self.expires_min = expires_ms
+
+    def note_delivered(self, start: int, end: int, now_ms: int) -> None:
+        """Neighbours were delivered; the first time is kept."""
+        delivered = self.delivered
+        if end > len(delivered):
+            delivered.frombytes(bytes(8 * (end - len(delivered))))
+        if delivered[start:end].count(0) == end - start:
+            delivered[start:end] = array("q", [now_ms]) * (end - start)
+            return
+        for offset in range(start, end):
+            if delivered[offset] == 0:
+                delivered[offset] = now_ms
+
+    def columns(self, offset: int, count: int) -> bytes:
+        """Enqueued and first delivered times and sizes of neighbours, present or just gone."""
+        end = offset + count
+        enqueued = little_endian(self.enqueued[offset:end])
+        delivered = little_endian(self.delivered[offset:end]).ljust(8 * count, b"\0")
+        return enqueued + delivered + little_endian(self.sizes[offset:end])
 
 
 class Index:
@@ -164,17 +189,37 @@ class Index:
         self.bytes -= chunk.sizes[offset]
         self.live -= 1
         chunk.live -= 1
-        # The last chunk may still get messages; every other one is done when it is empty.
-        if chunk.live == 0 and (chunk is not self.last or len(chunk.states) == CHUNK_SIZE):
-            del self.chunks[number]
-            order = self.order
-            if order[0] == number:
-                order.pop(0)
-            else:
-                order.pop(bisect_left(order, number))
-            if chunk is self.last:
-                self.last = None
+        if chunk.live == 0:
+            self._drop_if_done(chunk)
         return freed
+
+    def remove_run(self, first: int, last: int) -> int:
+        """Forget neighbours that are all there, in one chunk; give the payload bytes freed."""
+        chunk = self.chunks[first >> CHUNK_BITS]
+        start, end = _within(chunk, first, last)
+        count = end - start
+        freed = sum([len(p) for p in chunk.payloads[start:end] if p is not None])
+        chunk.payloads[start:end] = [None] * count
+        chunk.states[start:end] = bytes(count)
+        self.bytes -= sum(chunk.sizes[start:end])
+        self.live -= count
+        chunk.live -= count
+        if chunk.live == 0:
+            self._drop_if_done(chunk)
+        return freed
+
+    def _drop_if_done(self, chunk: Chunk) -> None:
+        """The last chunk may still get messages; every other one is done when it is empty."""
+        if chunk is self.last and len(chunk.states) < CHUNK_SIZE:
+            return
+        del self.chunks[chunk.number]
+        order = self.order
+        if order[0] == chunk.number:
+            order.pop(0)
+        else:
+            order.pop(bisect_left(order, chunk.number))
+        if chunk is self.last:
+            self.last = None
 
     def find_state(self, state: int, seq: int, seq_max: int) -> int:
         """Give the first message in `state` from `seq` to `seq_max`, or 0."""
@@ -198,6 +243,41 @@ class Index:
                 return found if found <= seq_max else 0
             at += 1
         return 0
+
+    def find_run(self, state: int, seq: int, seq_max: int) -> tuple[int, int]:
+        """Give first and last of the first neighbours in `state`, (0, 0) when there are none.
+
+        A run ends with its chunk at the latest.
+        """
+        first = self.find_state(state, seq, seq_max)
+        if first == 0:
+            return 0, 0
+        rest = self.chunks[first >> CHUNK_BITS].states[first & CHUNK_MASK :]
+        length = len(rest) - len(rest.lstrip(bytes((state,))))
+        return first, min(first + length - 1, seq_max)
+
+    def change_states(self, first: int, last: int, state: int, new_state: int) -> None:
+        """Put those of a range that are in one state into another."""
+        before, after = bytes((state,)), bytes((new_state,))
+        for number in range(first >> CHUNK_BITS, (last >> CHUNK_BITS) + 1):
+            chunk = self.chunks.get(number)
+            if chunk is not None:
+                start, end = _within(chunk, first, last)
+                chunk.states[start:end] = chunk.states[start:end].replace(before, after)
+
+    def bytes_between(self, first: int, last: int) -> int:
+        """Payload bytes of a range in which no message is missing."""
+        total = 0
+        for number in range(first >> CHUNK_BITS, (last >> CHUNK_BITS) + 1):
+            chunk = self.chunks[number]
+            start, end = _within(chunk, first, last)
+            total += sum(chunk.sizes[start:end])
+        return total
+
+    def may_expire(self, seq: int, now_ms: int) -> bool:
+        """Tell whether the time of a message in the chunk of `seq` may be over."""
+        chunk = self.chunks.get(seq >> CHUNK_BITS)
+        return chunk is not None and chunk.expires_min <= now_ms
 
     def next_present(self, seq: int) -> int:
         """Give the first message of any state from `seq` on, or 0."""
@@ -267,3 +347,9 @@ class Index:
             # The caller moves what was found; the moves lower this again as need be.
             chunk.location_min = lowest
         return found
+
+
+def _within(chunk: Chunk, first: int, last: int) -> tuple[int, int]:
+    """The part of a chunk that a range covers: its first place, and the one after its last."""
+    base = chunk.number << CHUNK_BITS
+    return max(first - base, 0), min(last - base + 1, len(chunk.states))

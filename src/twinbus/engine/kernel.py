@@ -9,6 +9,7 @@ from heapq import heappop, heappush
 
 from mypy_extensions import mypyc_attr
 
+from twinbus.engine.observer import Observer
 from twinbus.engine.records import Log
 
 
@@ -57,6 +58,8 @@ class Kernel:
         self.live_bytes = 0
         #: Gives random bytes; the engine has no dice of its own.
         self.dice = dice
+        #: Gathers what happens; None where nobody captures it.
+        self.observer: Observer | None = None
         self._ready: list[Wakeable] = []
         self._touched: list[Wakeable] = []
         self._runs: list[Wakeable] = []
@@ -88,13 +91,17 @@ class Kernel:
     def run_begun(self, stream: Wakeable) -> None:
         self._runs.append(stream)
 
-    def seal(self) -> Sealed:
-        """Write what is still gathered; say what the batch that ends here makes durable."""
+    def write_runs(self) -> None:
+        """Write the settlements that are still gathered."""
         if self._runs:
             runs = self._runs
             self._runs = []
             for stream in runs:
                 stream.write_run()
+
+    def seal(self) -> Sealed:
+        """Write what is still gathered; say what the batch that ends here makes durable."""
+        self.write_runs()
         touched = self._touched
         self._touched = []
         for stream in touched:

@@ -13,13 +13,10 @@ from twinbus.core.descriptions import (
     TopicDescription,
 )
 from twinbus.core.errors import BusError
-from twinbus.core.units import UNLIMITED_MS
 from twinbus.engine import records
 from twinbus.engine.entities import Directory, Entity, Holder, Queue, Subscription, Topic
 from twinbus.engine.idle import IdleTimer
-from twinbus.engine.index import ACTIVE
 from twinbus.engine.kernel import Kernel
-from twinbus.engine.message import Message
 from twinbus.engine.rules import Rule
 from twinbus.engine.stream import Owner, Stream
 
@@ -251,7 +248,7 @@ class Namespace(Directory):
             if entity.receive_disabled or (stream.is_main and entity.forward_to is not None):
                 _detach_all(list(stream.attached), _disabled(entity))
         if entity.forward_to is not None and isinstance(entity, Holder):
-            _forward_waiting(entity, now_ms)
+            entity.forward_waiting(now_ms)
 
     def _remove(self, entity: Entity) -> None:
         del self.registry.entities[entity.number]
@@ -329,17 +326,3 @@ def _disabled(entity: Entity) -> BusError:
 def _detach_all(attached: list, error: BusError) -> None:  # type: ignore[type-arg]
     for attachment in attached:
         attachment.detach(error)
-
-
-def _forward_waiting(entity: Holder, now_ms: int) -> None:
-    """Hand on what waited before forwarding was switched on (E9)."""
-    stream = entity.main
-    seq = stream.index.find_state(ACTIVE, 1, stream.last_seq())
-    while seq:
-        # Its time to live runs on from where it was, or is over (D5).
-        if not stream.expire_if_due(seq, now_ms):
-            message = Message(stream.stored(seq))
-            expires_ms = stream.expires_ms(seq)
-            stream.remove(seq, records.FORWARDED)
-            entity.accept(message, now_ms, expires_ms - now_ms if expires_ms else UNLIMITED_MS, 0)
-        seq = stream.index.find_state(ACTIVE, seq + 1, stream.last_seq())

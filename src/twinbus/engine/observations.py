@@ -2,11 +2,16 @@
 
 Facts say how things are; observations say what happened: who sent, who received, which lock
 ran out. They share the journal and its LSNs with the facts, packed per burst: neighbours
-that were handed to the same client in one batch are one record. Replay passes over them.
+that were handed to the same client in one batch are one record. Replay takes from them only
+when a message was first delivered.
 """
 
+import sys
+from array import array
 from struct import Struct
 from typing import Final
+
+from twinbus.engine.records import OBSERVED
 
 # What was observed. The numbers are in journals on disk: never reuse one.
 SENT: Final = 1
@@ -30,6 +35,30 @@ STARTED: Final = 14
 # the stream (first number u64, count u32), the others a text or nothing.
 _OBSERVED: Final = Struct(">BBIQIIQIH")
 _RUN: Final = Struct(">QI")
+
+
+def observed(
+    what: int, stream: int, first: int = 0, count: int = 1, delivery_count: int = 0,
+    size: int = 0, units: int = 0, client: bytes = b"", rest: bytes = b"",
+) -> bytes:  # fmt: skip
+    """Write one observation down; `units` is what is charged for it (C1)."""
+    head = _OBSERVED.pack(
+        OBSERVED, what, stream, first, count, delivery_count, size, units, len(client)
+    )
+    return head + client + rest
+
+
+def little_endian(values: "array[int]") -> bytes:
+    """The bytes of an array as the journal keeps them, whatever the machine."""
+    if sys.byteorder == "big":
+        values = values[:]
+        values.byteswap()
+    return values.tobytes()
+
+
+def packed_runs(runs: list[tuple[int, int]]) -> bytes:
+    """The rest of PRESENT, from (first sequence number, count) of each run."""
+    return b"".join([_RUN.pack(first, count) for first, count in runs])
 
 
 class Observation:

@@ -5,7 +5,7 @@ A fact says how things are afterwards; the last fact about a message wins, so th
 repeated one (a copy carried forward by compaction) does no harm.
 """
 
-from struct import Struct
+from struct import Struct, pack, unpack
 from typing import Final, Protocol
 
 # The first byte of every record.
@@ -17,6 +17,12 @@ ENTITY_REMOVED: Final = 5
 SESSION_STATE_SET: Final = 6
 REMEMBERED: Final = 7
 SEQUENCE_REACHED: Final = 8
+# What happened without changing anything: see observations.py.
+OBSERVED: Final = 9
+RESERVED: Final = 10
+RESERVATION_SETTLED: Final = 11
+RESERVATION_RELEASED: Final = 12
+RESERVATION_ATTEMPTED: Final = 13
 
 # How a message left its stream.
 COMPLETED: Final = 1
@@ -34,7 +40,11 @@ ACTIVATED: Final = 8
 PLACED_HEAD: Final = Struct(">BIQqqBIqQIH")
 PLACED_HEAD_SIZE: Final = 56
 NO_SESSION: Final = 0xFFFF
-# kind, stream, first sequence number, count, how
+# A bit of the state: the record gives a message that is there another payload.
+REPLACED: Final = 0x80
+# kind, stream, first sequence number, count, how; while things are observed there follow, for
+# each message, when it was enqueued, when it was first delivered (0: not known), both i64, and
+# its size, u32: three columns, little-endian.
 _SETTLED: Final = Struct(">BIQIB")
 # kind, stream, sequence number, state, delivery count
 _CHANGED: Final = Struct(">BIQBI")
@@ -47,6 +57,16 @@ _SESSION_STATE: Final = Struct(">BIBqH")
 _REMEMBERED: Final = Struct(">BIq")
 # kind, stream, next sequence number
 _SEQUENCE: Final = Struct(">BIQ")
+# kind, stream, epoch, when, attempts so far, length of the consumer's name; then the name, then
+# the ranges: first and last sequence number of each, little-endian u64. No range: the epoch's
+# messages went to the dead-letter queue.
+_RESERVED: Final = Struct(">BIQqIH")
+# Settled or released is everything up to an epoch: kind, stream, epoch, length of the consumer's
+# name; then the name, then, of what was released, the ranges as above.
+_RESERVATION_ENDED: Final = Struct(">BIQH")
+# kind, stream, epoch, attempts so far, whether its messages went to the dead-letter queue;
+# then the consumer's name.
+_RESERVATION_ATTEMPTED: Final = Struct(">BIQIB")
 
 
 class Log(Protocol):
@@ -60,6 +80,7 @@ class Log(Protocol):
 
 
 def settled(stream: int, first: int, count: int, how: int) -> bytes:
+    """The head of the record; its columns are the body."""
     return _SETTLED.pack(SETTLED, stream, first, count, how)
 
 
@@ -97,7 +118,9 @@ class Placed:
         self.seq: int = fields[2]
         self.enqueued_ms: int = fields[3]
         self.expires_ms: int = fields[4]
-        self.state: int = fields[5]
+        self.state: int = fields[5] & ~REPLACED
+        #: The message was there already: only its payload is new.
+        self.replaced = bool(fields[5] & REPLACED)
         self.delivery_count: int = fields[6]
         self.due_ms: int = fields[7]
         shared: int = fields[8]
@@ -113,8 +136,20 @@ class Placed:
 
 def read_settled(record: bytes) -> tuple[int, int, int, int]:
     """Give (stream, first, count, how)."""
-    _, stream, first, count, how = _SETTLED.unpack(record)
+    _, stream, first, count, how = _SETTLED.unpack_from(record)
     return stream, first, count, how
+
+
+def read_settled_columns(record: bytes) -> tuple[bytes, bytes, bytes] | None:
+    """Give enqueued and first delivered times (i64) and sizes (u32), little-endian; None where
+    nothing was observed."""
+    start: int = _SETTLED.size
+    if len(record) == start:
+        return None
+    count = (len(record) - start) // 20
+    middle = start + 8 * count
+    end = middle + 8 * count
+    return record[start:middle], record[middle:end], record[end:]
 
 
 def read_changed(record: bytes) -> tuple[int, int, int, int]:
@@ -152,3 +187,63 @@ def read_sequence(record: bytes) -> tuple[int, int]:
     """Give (stream, next sequence number)."""
     _, stream, next_seq = _SEQUENCE.unpack(record)
     return stream, next_seq
+
+
+def reserved(
+    stream: int, consumer: str, epoch: int, at_ms: int, attempts: int, ranges: list[int]
+) -> bytes:
+    name = consumer.encode()
+    head = _RESERVED.pack(RESERVED, stream, epoch, at_ms, attempts, len(name))
+    return head + name + _packed(ranges)
+
+
+def reservation_settled(stream: int, consumer: str, epoch: int) -> bytes:
+    return _reservation_ended(RESERVATION_SETTLED, stream, consumer, epoch, [])
+
+
+def reservation_released(stream: int, consumer: str, epoch: int, ranges: list[int]) -> bytes:
+    return _reservation_ended(RESERVATION_RELEASED, stream, consumer, epoch, ranges)
+
+
+def _reservation_ended(
+    kind: int, stream: int, consumer: str, epoch: int, ranges: list[int]
+) -> bytes:
+    name = consumer.encode()
+    return _RESERVATION_ENDED.pack(kind, stream, epoch, len(name)) + name + _packed(ranges)
+
+
+def reservation_attempted(
+    stream: int, consumer: str, epoch: int, attempts: int, buried: bool
+) -> bytes:
+    head = _RESERVATION_ATTEMPTED.pack(RESERVATION_ATTEMPTED, stream, epoch, attempts, buried)
+    return head + consumer.encode()
+
+
+def _packed(ranges: list[int]) -> bytes:
+    return pack(f"<{len(ranges)}Q", *ranges)
+
+
+def _unpacked(raw: bytes) -> list[int]:
+    return list(unpack(f"<{len(raw) // 8}Q", raw))
+
+
+def read_reserved(record: bytes) -> tuple[int, str, int, int, int, list[int]]:
+    """Give (stream, consumer, epoch, when, attempts, ranges as first, last, first, last …)."""
+    _, stream, epoch, at_ms, attempts, length = _RESERVED.unpack_from(record)
+    start: int = _RESERVED.size
+    end: int = start + length
+    return stream, record[start:end].decode(), epoch, at_ms, attempts, _unpacked(record[end:])
+
+
+def read_reservation_ended(record: bytes) -> tuple[int, str, int, list[int]]:
+    """Of RESERVATION_SETTLED and RESERVATION_RELEASED: (stream, consumer, epoch, ranges)."""
+    _, stream, epoch, length = _RESERVATION_ENDED.unpack_from(record)
+    start: int = _RESERVATION_ENDED.size
+    end: int = start + length
+    return stream, record[start:end].decode(), epoch, _unpacked(record[end:])
+
+
+def read_reservation_attempted(record: bytes) -> tuple[int, str, int, int, bool]:
+    """Give (stream, consumer, epoch, attempts, buried)."""
+    _, stream, epoch, attempts, buried = _RESERVATION_ATTEMPTED.unpack_from(record)
+    return stream, record[_RESERVATION_ATTEMPTED.size :].decode(), epoch, attempts, bool(buried)

@@ -2,6 +2,8 @@
 
 from heapq import heappop, heappush
 
+from twinbus.engine.index import ACTIVE, NEVER, Index
+
 
 class Session:
     """One session of a stream: what waits in it, who holds it, what state it carries."""
@@ -12,6 +14,8 @@ class Session:
         self.waiting: list[int] = []
         #: How many of its messages exist in any state.
         self.live = 0
+        #: How many of them are reserved; the session is then held by whoever reserved them.
+        self.reserved = 0
         self.holder: object = None
         self.locked_until_ms = 0
         self.state: bytes | None = None
@@ -94,3 +98,31 @@ class SessionTable:
         if session.waiting:
             self.free[session.id] = session
         self.forget_if_idle(session)
+
+    # --- reservations -----------------------------------------------------------------
+
+    def can_reserve(self, seq: int, reserver: object, index: Index) -> bool:
+        """Tell whether an active message is its session's first, and nobody else holds that."""
+        session = self.of_message.get(seq)
+        if session is None or (session.holder is not None and session.holder is not reserver):
+            return False
+        while session.waiting and index.state(session.waiting[0]) != ACTIVE:
+            session.pop()
+        return session.first() == seq
+
+    def reserve(self, seq: int, reserver: object) -> None:
+        """Set a message aside, the first of its session that can be delivered."""
+        session = self.of_message[seq]
+        session.reserved += 1
+        session.holder = reserver
+        session.locked_until_ms = NEVER
+        self.free.pop(session.id, None)
+        while session.waiting and session.waiting[0] <= seq:
+            session.pop()
+
+    def unreserve(self, seq: int) -> None:
+        """A message is no longer set aside; with its last one the session is free."""
+        session = self.of_message[seq]
+        session.reserved -= 1
+        if session.reserved == 0:
+            self.release(session)

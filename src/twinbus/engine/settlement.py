@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from twinbus.amqp import outcomes
+from twinbus.amqp.outcomes import ACCEPTED, REJECTED, RELEASED, Outcome
 from twinbus.core import errors
 from twinbus.core.errors import BusError
 from twinbus.engine.consumer import Lock
@@ -81,3 +83,35 @@ class Settlement:
 
 PLAIN_COMPLETE: Final = Settlement(COMPLETE)
 PLAIN_RELEASE: Final = Settlement(RELEASE)
+
+
+def from_outcome(outcome: Outcome) -> Settlement:
+    """What a receiver's outcome asks for."""
+    kind = outcome.kind
+    if kind == outcomes.KIND_ACCEPTED:
+        return PLAIN_COMPLETE
+    if kind == outcomes.KIND_REJECTED:
+        wanted = Settlement(DEAD_LETTER)
+        wanted.take_dead_letter_info(outcome.info)
+        if wanted.reason is None and outcome.info is None:
+            wanted.reason = outcome.condition
+            wanted.description = outcome.description
+        return wanted
+    if kind == outcomes.KIND_MODIFIED:
+        what = DEFER if outcome.undeliverable_here else ABANDON
+        wanted = Settlement(what)
+        wanted.take_properties(outcome.annotations)
+        return wanted
+    return PLAIN_RELEASE
+
+
+def answer_to(outcome: Outcome) -> bytes:
+    """The same outcome back, as clients compare it; a dead-letter's without its error."""
+    kind = outcome.kind
+    if kind == outcomes.KIND_ACCEPTED:
+        return ACCEPTED
+    if kind == outcomes.KIND_REJECTED:
+        return REJECTED
+    if kind == outcomes.KIND_MODIFIED:
+        return outcomes.modified(outcome.delivery_failed, outcome.undeliverable_here, None)
+    return RELEASED

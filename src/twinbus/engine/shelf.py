@@ -13,17 +13,21 @@ from twinbus.core.errors import BusError
 from twinbus.engine import records
 from twinbus.engine.index import (
     ACTIVE,
+    CHUNK_BITS,
     CHUNK_MASK,
     DEFERRED,
     DEFERRED_LOCKED,
     GONE,
     LOCKED,
+    RESERVED,
     SCHEDULED,
+    Chunk,
     Index,
 )
 from twinbus.engine.kernel import Kernel, Wakeable
 from twinbus.engine.metering import Meter
 from twinbus.engine.records import NO_SESSION, PLACED, PLACED_HEAD, PLACED_HEAD_SIZE
+from twinbus.engine.reservations import Reservations
 from twinbus.engine.sessions import SessionTable
 
 
@@ -55,11 +59,15 @@ class Shelf(Wakeable):
         self.scheduled: list[tuple[int, int]] = []
         self.due: dict[int, int] = {}
         self.sessions: SessionTable | None = None
+        #: What is set aside for consumers; None until somebody asks for that.
+        self.reservations: Reservations | None = None
         #: How many receivers are attached: without one nothing expires (D5).
         self.receivers = 0
         self._run_first = 0
         self._run_count = 0
         self._run_how = 0
+        #: Where the run's messages were, while things are observed: no run goes beyond it.
+        self._run_chunk: Chunk | None = None
 
     # --- placing ----------------------------------------------------------------------
 
@@ -164,13 +172,15 @@ class Shelf(Wakeable):
 
     def replace(self, seq: int, stored: bytes) -> None:
         """Give a message another payload; all else stays."""
+        if self.kernel.observer is not None:
+            self.kernel.observer.note_deliveries()
         state = self.index.state(seq)
         kept = ACTIVE if state == LOCKED else DEFERRED if state == DEFERRED_LOCKED else state
         enqueued_ms = self.enqueued_ms(seq)
         expires_ms = self.expires_ms(seq)
         head = PLACED_HEAD.pack(
-            PLACED, self.number, seq, enqueued_ms, expires_ms, kept, self.counts.get(seq, 0),
-            self.due.get(seq, 0), 0, len(stored), NO_SESSION,
+            PLACED, self.number, seq, enqueued_ms, expires_ms, kept | records.REPLACED,
+            self.counts.get(seq, 0), self.due.get(seq, 0), 0, len(stored), NO_SESSION,
         )  # fmt: skip
         location = self._write_unlike(head, stored, self.session_id(seq), 0)
         self._forget_payload(seq)
@@ -178,6 +188,10 @@ class Shelf(Wakeable):
         self.index.put(seq, state, location, len(stored), enqueued_ms, expires_ms, None)
         self.kernel.live_bytes += self.index.bytes - before
         self.account.bytes_used += self.index.bytes - before
+
+    def _note_attempt(self, seq: int, delivery_count: int, state: int) -> None:
+        self.counts[seq] = delivery_count
+        self.kernel.log.append(records.changed(self.number, seq, state, delivery_count))
 
     def _forget_payload(self, seq: int) -> None:
         chunk = self.index.chunk(seq)
@@ -198,9 +212,17 @@ class Shelf(Wakeable):
 
     def write_run(self) -> None:
         if self._run_count:
-            self.kernel.log.append(
-                records.settled(self.number, self._run_first, self._run_count, self._run_how)
-            )
+            first = self._run_first
+            count = self._run_count
+            head = records.settled(self.number, first, count, self._run_how)
+            chunk = self._run_chunk
+            observer = self.kernel.observer
+            if chunk is None or observer is None:
+                self.kernel.log.append(head)
+            else:
+                observer.note_deliveries()
+                self.kernel.log.append(head, chunk.columns(first & CHUNK_MASK, count))
+                self._run_chunk = None
             self._run_count = 0
 
     def remove(self, seq: int, how: int) -> None:
@@ -211,6 +233,7 @@ class Shelf(Wakeable):
         """
         kernel = self.kernel
         index = self.index
+        self._note_removed(seq, 1, how)
         before = index.bytes
         kernel.cached_bytes -= index.remove(seq)
         size = before - index.bytes
@@ -222,15 +245,45 @@ class Shelf(Wakeable):
             self.due.pop(seq, None)
         if self.sessions is not None:
             self.sessions.remove(seq)
-        if self._run_count and how == self._run_how and seq == self._run_first + self._run_count:
-            self._run_count += 1
+
+    def remove_range(self, first: int, last: int, how: int) -> None:
+        """Neighbours that are all there leave for good, a chunk at a time."""
+        kernel = self.kernel
+        index = self.index
+        while first <= last:
+            end = min(last, first | CHUNK_MASK)
+            self._note_removed(first, end - first + 1, how)
+            before = index.bytes
+            kernel.cached_bytes -= index.remove_run(first, end)
+            size = before - index.bytes
+            kernel.live_bytes -= size
+            self.account.bytes_used -= size
+            if self.counts:
+                for seq in range(first, end + 1):
+                    self.counts.pop(seq, None)
+            if self.sessions is not None:
+                for seq in range(first, end + 1):
+                    self.sessions.remove(seq)
+            first = end + 1
+
+    def _note_removed(self, first: int, count: int, how: int) -> None:
+        """Neighbours of one chunk leave: a run goes on with them, or begins."""
+        if (
+            self._run_count
+            and how == self._run_how
+            and first == self._run_first + self._run_count
+            and (self._run_chunk is None or first & CHUNK_MASK)
+        ):
+            self._run_count += count
             return
         if self._run_count:
             self.write_run()
         else:
-            kernel.run_begun(self)
-        self._run_first = seq
-        self._run_count = 1
+            self.kernel.run_begun(self)
+        if self.kernel.observer is not None:
+            self._run_chunk = self.index.chunk(first)
+        self._run_first = first
+        self._run_count = count
         self._run_how = how
 
     def check_deferred(self, seq: int) -> None:
@@ -250,6 +303,24 @@ class Shelf(Wakeable):
                 )
         for seq in seqs:
             self.remove(seq, records.CANCELLED)
+
+    def close(self) -> None:
+        """The entity is deleted: forget everything."""
+        kernel = self.kernel
+        for chunk in self.index.chunks.values():
+            kernel.cached_bytes -= sum(len(p) for p in chunk.payloads if p is not None)
+        kernel.live_bytes -= self.index.bytes
+        self.account.bytes_used -= self.index.bytes
+        self.index = Index()
+        self.counts = {}
+        self.scheduled = []
+        self.due = {}
+        self.reservations = None
+        self.receivers = 0
+        self.timer_ms = 0
+        self._run_count = 0
+        if self.sessions is not None:
+            self.sessions = SessionTable()
 
     # --- looking ----------------------------------------------------------------------
 
@@ -303,6 +374,17 @@ class Shelf(Wakeable):
         if first + count > self.next_seq:
             self.next_seq = first + count
 
+    def replay_delivered(self, first: int, count: int, time_ms: int) -> None:
+        for seq in range(first, first + count):
+            if self.index.state(seq) != GONE:
+                offset = seq & CHUNK_MASK
+                self.index.chunks[seq >> CHUNK_BITS].note_delivered(offset, offset + 1, time_ms)
+
+    def replay_reservation(self, record: bytes, location: int) -> None:
+        if self.reservations is None:
+            self.reservations = Reservations()
+        self.reservations.replay(record, location)
+
     def replayed(self) -> None:
         """The journal is read to its end: everything in it is durable, nothing is locked."""
         self.durable_seq = self.next_seq - 1
@@ -311,6 +393,8 @@ class Shelf(Wakeable):
             heappush(self.scheduled, (due_ms, seq))
         if self.scheduled:
             self.kernel.call_at(self.scheduled[0][0], self)
+        if self.reservations is not None:
+            self.reservations.set_aside(self.index, self.sessions)
         if self.sessions is not None:
             for seq, session in self.sessions.of_message.items():
                 if self.index.state(seq) == ACTIVE:
@@ -322,7 +406,9 @@ class Shelf(Wakeable):
         `shared` tells where payloads that several messages share have gone.
         """
         state = self.index.state(seq)
-        kept = ACTIVE if state == LOCKED else DEFERRED if state == DEFERRED_LOCKED else state
+        kept = DEFERRED if state == DEFERRED_LOCKED else state
+        if state in (LOCKED, RESERVED):
+            kept = ACTIVE
         old = self.location(seq)
         moved = shared.get(old, 0)
         session_id = self.session_id(seq)

@@ -14,7 +14,7 @@ from mypy_extensions import mypyc_attr
 
 from twinbus.core import errors
 from twinbus.core.errors import BusError
-from twinbus.engine import records
+from twinbus.engine import observations, records
 from twinbus.engine.consumer import Attachment, Consumer, Lock
 from twinbus.engine.index import (
     ACTIVE,
@@ -24,7 +24,6 @@ from twinbus.engine.index import (
     DEFERRED_LOCKED,
     LOCKED,
     NEVER,
-    Index,
 )
 from twinbus.engine.kernel import Kernel
 from twinbus.engine.metering import UNIT_BYTES, extra_units
@@ -191,6 +190,9 @@ class Stream(Shelf):
         meter.delivery_bytes += size
         if size > UNIT_BYTES:
             meter.delivery_extra_units += extra_units(size)
+        observer = self.kernel.observer
+        if observer is not None:
+            consumer.note_delivery(observer, self.number, chunk, seq, delivery_count, now_ms)
         if consumer.peek_lock:
             lock = self._lock(seq, delivery_count, consumer, consumer.session, False, now_ms)
             consumer.deliver(seq, stored, enqueued_ms, delivery_count, lock)
@@ -300,10 +302,6 @@ class Stream(Shelf):
             self.locked[lock.seq] = lock
         return lock.locked_until_ms
 
-    def _note_attempt(self, seq: int, delivery_count: int, state: int) -> None:
-        self.counts[seq] = delivery_count
-        self.kernel.log.append(records.changed(self.number, seq, state, delivery_count))
-
     def _is_spent(self, delivery_count: int) -> bool:
         """Tell whether a message was delivered as often as it may be (D3)."""
         return self.is_main and delivery_count >= self.max_delivery_count
@@ -372,6 +370,10 @@ class Stream(Shelf):
     def undefer(self, seq: int) -> None:
         """Make a deferred message active again, in its own place."""
         self._note_attempt(seq, self.counts.get(seq, 0), ACTIVE)
+        self.restore(seq)
+
+    def restore(self, seq: int) -> None:
+        """Let a message that was put aside be delivered, and expire, again."""
         expires_ms = self.expires_ms(seq)
         if expires_ms:
             self.index.note_expiry(seq, expires_ms)
@@ -415,10 +417,12 @@ class Stream(Shelf):
         self.kernel.call_at(until_ms, self)
 
     def check_session(self, session_id: str, now_ms: int) -> Session:
-        """Give a session that is held; refuse one that is not."""
+        """Give a session that a receiver holds; refuse one that none does."""
         table = self.sessions
         session = table.sessions.get(session_id) if table is not None else None
-        if session is None or session.holder is None or now_ms >= session.locked_until_ms:
+        # Whoever has reserved its messages is no receiver, and keeps it for as long as it likes.
+        is_held = session is not None and isinstance(session.holder, Consumer)
+        if session is None or not is_held or now_ms >= session.locked_until_ms:
             raise self.lock_lost(None)
         return session
 
@@ -456,6 +460,8 @@ class Stream(Shelf):
         assert isinstance(consumer, Consumer)
         self.release_session(consumer, now_ms, failed)
         self.locks_lost_total += 1
+        if failed:
+            self._observe_expiry(0, 0, consumer, session.id)
         consumer.session_lost()
 
     def _dispatch_sessions(self, now_ms: int) -> None:
@@ -503,28 +509,14 @@ class Stream(Shelf):
             self._hand_over(consumer, seq, now_ms)
 
     def close(self) -> None:
-        """The entity is deleted: forget everything."""
-        kernel = self.kernel
-        for chunk in self.index.chunks.values():
-            kernel.cached_bytes -= sum(len(p) for p in chunk.payloads if p is not None)
-        kernel.live_bytes -= self.index.bytes
-        self.account.bytes_used -= self.index.bytes
-        self.index = Index()
+        super().close()
         self.locked = {}
-        self.counts = {}
-        self.scheduled = []
-        self.due = {}
         self.delayed = []
         for consumer in self.line:
             consumer.in_line = False
         self.line.clear()
         self.seekers = {}
         self.attached = {}
-        self.receivers = 0
-        self.timer_ms = 0
-        self._run_count = 0
-        if self.sessions is not None:
-            self.sessions = SessionTable()
 
     # --- timers -----------------------------------------------------------------------
 
@@ -557,7 +549,18 @@ class Stream(Shelf):
             expired.append(lock)
         for lock in expired:
             self.locks_lost_total += 1
+            self._observe_expiry(lock.seq, lock.delivery_count, lock.consumer)
             self._give_back(lock, lock.delivery_count + 1, now_ms)
+
+    def _observe_expiry(
+        self, seq: int, delivery_count: int, consumer: Consumer | None, session_id: str = ""
+    ) -> None:
+        """A lock on a message, or on a session as a whole, ran out."""
+        observer = self.kernel.observer
+        if observer is not None:
+            client = "" if consumer is None else consumer.client
+            what = observations.LOCK_EXPIRED
+            observer.tell(what, self.number, seq, delivery_count, client, session_id)
 
     def _expire_sessions(self, now_ms: int) -> None:
         table = self.sessions

@@ -103,21 +103,26 @@ def is_whole(data: bytes, offset: int, batch: Batch) -> bool:
     return zlib.crc32(memoryview(data)[offset + _CHECKED_FROM : end]) == batch.crc
 
 
-def entries(data: bytes, batch: Batch) -> Iterator[Entry]:
-    """Yield the records of a whole batch; `data` is its segment."""
+def entries(data: bytes, batch: Batch, start: int | None = None) -> Iterator[Entry]:
+    """Yield the records of a whole batch that begins at `start` of `data`.
+
+    Without `start`, `data` is the batch's segment.
+    """
     lsn = batch.first_lsn
     time_ms = batch.time_ms
-    position = batch.offset + HEADER_BYTES
-    base = batch.location - batch.offset
+    if start is None:
+        start = batch.offset
+    position = start + HEADER_BYTES
+    base = batch.location - start
     read_word = _WORD.unpack_from
     for _ in range(batch.record_count):
         (length,) = read_word(data, position)
         position += WORD_BYTES
         if length & CARRIED:
             length &= RECORD_BYTES_MAX
-            yield 0, base | position, time_ms, data[position : position + length]
+            yield 0, base + position, time_ms, data[position : position + length]
         else:
-            yield lsn, base | position, time_ms, data[position : position + length]
+            yield lsn, base + position, time_ms, data[position : position + length]
             lsn += 1
         position += length
 

@@ -180,6 +180,10 @@ class Journal:
         """Return each segment's number and the bytes of its batches, oldest first."""
         return self._readback.sizes()
 
+    def last_lsn(self, segment: int) -> int:
+        """Return the last LSN in a segment or, where it has only copies, the one before it."""
+        return self._readback.last_lsn(segment)
+
     def drop_before(self, segment: int) -> None:
         """Give up the segments older than `segment`, whose live records have been carried.
 
@@ -240,8 +244,8 @@ class Journal:
         batch = SealedBatch(
             self._start, length, self._first_lsn, count - self._carried, count, time_ms, self._parts
         )
-        self._readback.add(batch.location, length)
         self._first_lsn += batch.lsn_count
+        self._readback.add(batch.location, length, self._first_lsn)
         self._time_ms = time_ms
         self._is_marked = False
         self._begin(batch.location + length)

@@ -29,10 +29,11 @@ class ReadBack:
         self._directory = directory
         self._starts: dict[int, array[int]] = {}
         self._ends: dict[int, int] = {}
+        self._next_lsns: dict[int, int] = {}
         self._cache: OrderedDict[int, bytes] = OrderedDict()
         self._cached_bytes = 0
 
-    def add(self, location: int, length: int) -> None:
+    def add(self, location: int, length: int, next_lsn: int) -> None:
         """Take note of a batch; batches come in the order of their locations."""
         segment, offset = location >> 32, location & OFFSET_MASK
         starts = self._starts.get(segment)
@@ -40,14 +41,19 @@ class ReadBack:
             starts = self._starts[segment] = array("I")
         starts.append(offset)
         self._ends[segment] = offset + length
+        self._next_lsns[segment] = next_lsn
 
     def sizes(self) -> list[tuple[int, int]]:
         """Return each segment's number and the bytes of its batches, oldest first."""
         return list(self._ends.items())
 
+    def last_lsn(self, segment: int) -> int:
+        """Return the last LSN that a segment holds, or one before it if it holds none."""
+        return self._next_lsns[segment] - 1
+
     def forget_before(self, segment: int) -> None:
         for number in [number for number in self._ends if number < segment]:
-            del self._starts[number], self._ends[number]
+            del self._starts[number], self._ends[number], self._next_lsns[number]
         for location in [location for location in self._cache if location >> 32 < segment]:
             self._cached_bytes -= len(self._cache.pop(location))
 

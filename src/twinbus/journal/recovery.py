@@ -35,7 +35,7 @@ def recover(disk: Disk, directory: Path, readback: ReadBack, visit: Visit) -> Re
     chain = Chain()
     last: Batch | None = None
     for data, batch in walk(disk, directory, segments, chain, is_live=False):
-        readback.add(batch.location, batch.length)
+        readback.add(batch.location, batch.length, batch.next_lsn)
         for entry in entries(data, batch):
             visit(*entry)
         last = batch

@@ -16,19 +16,19 @@ from twinbus.amqp.connection import Connection
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.handler import Handler
 from twinbus.amqp.link import Link
-from twinbus.amqp.outcomes import ACCEPTED, REJECTED, RELEASED, Outcome
+from twinbus.amqp.outcomes import ACCEPTED, Outcome
 from twinbus.amqp.sections import BATCH_FORMAT, split_batch
 from twinbus.amqp.session import AmqpSession
 from twinbus.core import errors
 from twinbus.core.errors import BusError
-from twinbus.engine import settlement
+from twinbus.engine import observations, settlement
 from twinbus.engine import stored as form
 from twinbus.engine.consumer import Attachment, Consumer, Lock
 from twinbus.engine.entities import Entity, Holder
 from twinbus.engine.kernel import Kernel
 from twinbus.engine.message import Message, take_in
+from twinbus.engine.observer import Tally
 from twinbus.engine.sessions import Session
-from twinbus.engine.settlement import PLAIN_COMPLETE, PLAIN_RELEASE, Settlement
 from twinbus.engine.stream import Stream
 from twinbus.engine.transactions import Transaction
 
@@ -136,6 +136,23 @@ class Sender(Attachment):
         self.bridge = bridge
         self.link = link
         self.entity = entity
+        #: What it sent since the last commit; None where that is not observed.
+        self.sent: Tally | None = None
+        self._pinged: Tally | None = None
+        observer = bridge.hub.kernel.observer
+        if observer is not None:
+            stream = entity.main.number
+            self.sent = Tally(observer, observations.SENT, stream, bridge.client())
+            self._pinged = Tally(observer, observations.PINGED, stream, bridge.client())
+
+    def tally(self, message: Message) -> Tally | None:
+        """Where an accepted message is counted (C1)."""
+        return self._pinged if message.is_ping else self.sent
+
+    def count(self, message: Message) -> None:
+        tally = self.tally(message)
+        assert tally is not None
+        tally.add(message.wire_bytes)
 
     def detach(self, error: BusError) -> None:
         self.bridge.detach_link(self.link, error)
@@ -147,11 +164,24 @@ class Receiver(Consumer):
     def __init__(
         self, bridge: "Bridge", link: Link, holder: Holder, stream: Stream, peek_lock: bool
     ) -> None:
-        super().__init__(peek_lock)
+        super().__init__(peek_lock, bridge.client())
         self.bridge = bridge
         self.link = link
         self.holder = holder
         self.stream = stream
+        #: What it settled since the last commit, and how often it asked in vain; None where
+        #: that is not observed.
+        self.settled: Tally | None = None
+        self._in_vain: Tally | None = None
+        observer = bridge.hub.kernel.observer
+        if observer is not None:
+            number = stream.number
+            self.settled = Tally(observer, observations.SETTLED, number, self.client)
+            self._in_vain = Tally(observer, observations.RECEIVED_NOTHING, number, self.client)
+        #: It asked, and got nothing so far.
+        self._asked = False
+        #: The link's delivery count at which its credit is used up.
+        self._credit_end = 0
         # A lock token as a delivery tag has its first three groups the other way round.
         high = stream.token_high
         self._tag_high = bytes(
@@ -172,6 +202,7 @@ class Receiver(Consumer):
         self, seq: int, stored: bytes, enqueued_ms: int, delivery_count: int, lock: Lock | None
     ) -> None:
         bridge = self.bridge
+        self._asked = False
         body = stored[form.bare_start(stored) :]
         bridge.output_bytes += len(stored)
         if lock is None:
@@ -185,6 +216,23 @@ class Receiver(Consumer):
             tag = self._tag_high + lock.low.to_bytes(8, "big")
             lock.delivery_id = self.link.deliver(tag, 0, False, head, body, lock)
         bridge.touch()
+
+    def on_credit(self) -> None:
+        """The client asks for messages. A drain ends an ask, or is one where no credit was
+        left."""
+        link = self.link
+        if not link.drain:
+            self.end_ask()
+            self._asked = True
+        elif link.delivery_count == self._credit_end:
+            self._asked = True
+        self._credit_end = (link.delivery_count + link.credit) & 0xFFFFFFFF
+
+    def end_ask(self) -> None:
+        """What it asked for last will not come any more: a poll in vain costs as well (C1)."""
+        if self._asked and self._in_vain is not None:
+            self._in_vain.add(0)
+        self._asked = False
 
     def detach(self, error: BusError) -> None:
         self.bridge.detach_link(self.link, error)
@@ -260,6 +308,10 @@ class Bridge(Handler):
         self.held: list[tuple[Stream, Lock]] = []
         self.transactions: dict[bytes, Transaction] = {}
 
+    def client(self) -> str:
+        """The name that the client goes by."""
+        return "" if self.connection is None else self.connection.remote_container_id
+
     def touch(self) -> None:
         if not self.is_dirty:
             self.is_dirty = True
@@ -318,13 +370,15 @@ class Bridge(Handler):
                 if hub.refusing is not None:
                     raise hub.refusing
                 if txn_id is not None:
-                    self._send_in_transaction(entity, message_format, payload, txn_id)
+                    self._send_in_transaction(context, message_format, payload, txn_id)
                 elif message_format != BATCH_FORMAT:
                     message = take_in(payload, hub.new_message_id)
                     entity.check(message)
                     entity.publish(message, hub.now_ms)
+                    if context.sent is not None:
+                        context.count(message)
                 else:
-                    self._send_batch(entity, payload)
+                    self._send_batch(context, payload)
             except BusError as error:
                 self._refuse_transfer(link, delivery_id, settled, error)
                 return
@@ -369,13 +423,16 @@ class Bridge(Handler):
             raise DecodeError("the batch holds no message", 0)
         return messages
 
-    def _send_batch(self, entity: Entity, payload: bytes) -> None:
+    def _send_batch(self, sender: Sender, payload: bytes) -> None:
         """Accept all messages of a batch or none (S6)."""
+        entity = sender.entity
         messages = self._messages(BATCH_FORMAT, payload)
         for message in messages:
             entity.check(message)
         for message in messages:
             entity.publish(message, self.hub.now_ms)
+            if sender.sent is not None:
+                sender.count(message)
 
     # --- transactions -----------------------------------------------------------------
 
@@ -386,11 +443,11 @@ class Bridge(Handler):
         return transaction
 
     def _send_in_transaction(
-        self, entity: Entity, message_format: int, payload: bytes, txn_id: bytes
+        self, sender: Sender, message_format: int, payload: bytes, txn_id: bytes
     ) -> None:
         transaction = self._transaction(txn_id)
         for message in self._messages(message_format, payload):
-            transaction.send(entity, message)
+            transaction.send(sender.entity, message, sender.tally(message))
 
     def _coordinate(self, link: Link, delivery_id: int, settled: bool, payload: bytes) -> None:
         hub = self.hub
@@ -435,23 +492,25 @@ class Bridge(Handler):
         assert isinstance(receiver, Receiver)
         hub = self.hub
         kind = outcome.kind
+        if kind == outcomes.KIND_RECEIVED and outcome.txn_id is None:
+            return
         receiver.holder.meter.settlements += 1
+        if receiver.settled is not None:
+            receiver.settled.add(0)
         try:
             if outcome.txn_id is not None:
-                wanted = _settlement(outcome)
+                wanted = settlement.from_outcome(outcome)
                 transaction = self._transaction(outcome.txn_id)
                 transaction.settle(receiver.holder, receiver.stream, lock, wanted, hub.now_ms)
-                state = outcomes.transactional(outcome.txn_id, _answer(outcome))
+                state = outcomes.transactional(outcome.txn_id, settlement.answer_to(outcome))
                 self._hold(receiver.stream, [lock])
             elif kind == outcomes.KIND_ACCEPTED:
                 receiver.stream.complete(lock, hub.now_ms)
                 state = ACCEPTED
-            elif kind == outcomes.KIND_RECEIVED:
-                return
             else:
-                wanted = _settlement(outcome)
+                wanted = settlement.from_outcome(outcome)
                 wanted.apply(receiver.holder, receiver.stream, lock, hub.now_ms)
-                state = _answer(outcome)
+                state = settlement.answer_to(outcome)
         except BusError as error:
             # To the link the delivery is over; the lock may still be there.
             self._hold(receiver.stream, [lock])
@@ -470,12 +529,14 @@ class Bridge(Handler):
         if isinstance(context, Receiver):
             if link.credit > 0:
                 context.holder.meter.receive_calls += 1
+                context.on_credit()
                 context.stream.want(context)
             if link.drain:
                 context.stream.dispatch(self.hub.now_ms)
                 # With its window closed the client gets the rest before it is drained.
                 if link.attached and (link.credit == 0 or link.session.can_send()):
                     link.drained()
+                    context.end_ask()
         elif isinstance(context, Node):
             context.on_credit(link)
 
@@ -500,6 +561,7 @@ class Bridge(Handler):
             context.entity.senders.pop(context, None)
         elif isinstance(context, Receiver):
             self.receivers.pop(link, None)
+            context.end_ask()
             context.stream.detach(context, self.hub.now_ms)
             self._hold(context.stream, link.take_unsettled())
         elif isinstance(context, Node):
@@ -519,34 +581,3 @@ class Bridge(Handler):
         self.held = []
         self.transactions = {}
         self.touch()
-
-
-def _settlement(outcome: Outcome) -> Settlement:
-    kind = outcome.kind
-    if kind == outcomes.KIND_ACCEPTED:
-        return PLAIN_COMPLETE
-    if kind == outcomes.KIND_REJECTED:
-        wanted = Settlement(settlement.DEAD_LETTER)
-        wanted.take_dead_letter_info(outcome.info)
-        if wanted.reason is None and outcome.info is None:
-            wanted.reason = outcome.condition
-            wanted.description = outcome.description
-        return wanted
-    if kind == outcomes.KIND_MODIFIED:
-        what = settlement.DEFER if outcome.undeliverable_here else settlement.ABANDON
-        wanted = Settlement(what)
-        wanted.take_properties(outcome.annotations)
-        return wanted
-    return PLAIN_RELEASE
-
-
-def _answer(outcome: Outcome) -> bytes:
-    """The same outcome back, as clients compare it; a dead-letter's without its error."""
-    kind = outcome.kind
-    if kind == outcomes.KIND_ACCEPTED:
-        return ACCEPTED
-    if kind == outcomes.KIND_REJECTED:
-        return REJECTED
-    if kind == outcomes.KIND_MODIFIED:
-        return outcomes.modified(outcome.delivery_failed, outcome.undeliverable_here, None)
-    return RELEASED

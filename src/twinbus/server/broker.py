@@ -16,10 +16,12 @@ from twinbus.core.errors import BusError, tracked
 from twinbus.core.ids import new_tracking_id
 from twinbus.core.units import DAY_MS, time_to_iso
 from twinbus.engine.carrying import Carrier
+from twinbus.engine.census import take_census
 from twinbus.engine.engine import Engine
 from twinbus.engine.kernel import Sealed
 from twinbus.journal import Journal
 from twinbus.server.bridge import Hub, Replies
+from twinbus.server.pulse import Pulse
 
 log = logging.getLogger(__name__)
 
@@ -54,11 +56,16 @@ class Broker:
         loop: asyncio.AbstractEventLoop,
         clock: Callable[[], int],
         dice: Callable[[int], bytes] = secrets.token_bytes,
+        *,
+        observing: bool = False,
+        captured: Callable[[], int] | None = None,
     ) -> None:
+        """`captured` tells the LSN up to which somebody has copied the journal: what is beyond
+        it is not dropped."""
         self.clock = clock
         self._loop = loop
         self.journal = journal
-        self.engine = Engine(journal, memory_bytes_max, dice)
+        self.engine = Engine(journal, memory_bytes_max, dice, observing)
         self.kernel = self.engine.kernel
         self.hub = Hub(self.kernel, self.track, _new_message_id)
         self._turn_ending = False
@@ -71,7 +78,11 @@ class Broker:
         self._paused: list[Callable[[], None]] = []
         self.commits_total = 0
         self.commit_seconds_total = 0.0
+        self._captured = captured
         self._replay()
+        self._pulse: Pulse | None = None
+        if observing:
+            self._pulse = Pulse(self.engine, journal, loop, self.hub, self.begin_turn)
 
     def _replay(self) -> None:
         self.hub.now_ms = self.clock()
@@ -123,7 +134,9 @@ class Broker:
             for bridge in dirty:
                 bridge.is_dirty = False
                 bridge.write_out()
-            self.kernel.dispatch_ready(self.hub.now_ms)
+            # A journal that failed may have lost what was being carried: nothing can be read.
+            if self.journal.failed is None:
+                self.kernel.dispatch_ready(self.hub.now_ms)
 
     def _set_timer(self) -> None:
         deadline_ms = self.kernel.deadline_ms()
@@ -159,6 +172,8 @@ class Broker:
                 self.hub.replies = Replies()
                 replies.release()
             return
+        if self.kernel.observer is not None:
+            self.kernel.observer.write()
         self.hub.replies = Replies()
         started = time.perf_counter()
 
@@ -265,6 +280,8 @@ class Broker:
             if len(segments) < 3 or not self._has_garbage(segments):
                 self._compact_at = self.journal.current_segment
                 return
+            if self._captured and self._captured() < self.journal.last_lsn(segments[0][0]):
+                return
             self._carrier = Carrier(self.engine, segments[0][0] + 1, self.hub.now_ms)
         if not self._carrier.finished:
             self._carrier.step(_CARRY_STEP_BYTES)
@@ -280,8 +297,13 @@ class Broker:
         for timer in (self._timer, self._space_timer):
             if timer is not None:
                 timer.cancel()
+        if self._pulse is not None:
+            self._pulse.stop()
         if self.journal.failed is None:
             self.kernel.seal()
+            if self.kernel.observer is not None:
+                self.kernel.observer.write()
+                take_census(self.engine)
             self.journal.commit_now(self.clock())
         self.journal.close()
 

@@ -47,6 +47,16 @@ class NamespaceConfig:
 
 
 @dataclass(slots=True)
+class CaptureConfig:
+    #: Where the journal is kept as Parquet.
+    directory: Path
+    #: How much time a file holds at most, and what becomes of old ones; None: the default.
+    roll_seconds: float | None = None
+    keep_days: int | None = None
+    keep_gigabytes: float | None = None
+
+
+@dataclass(slots=True)
 class Config:
     namespaces: list[NamespaceConfig] = field(
         default_factory=lambda: [NamespaceConfig(DEFAULT_NAMESPACE)]
@@ -55,6 +65,7 @@ class Config:
     memory_bytes_max: int = MEMORY_BYTES_MAX
     certificate: Path | None = None
     key: Path | None = None
+    capture: CaptureConfig | None = None
 
 
 def load(path: Path) -> Config:
@@ -78,7 +89,8 @@ def load(path: Path) -> Config:
 
 def _from_toml(given: Mapping[str, Any]) -> Config:
     config = Config()
-    _refuse_unknown(given, {"memory_megabytes", "certificate", "key", "namespaces"}, "file")
+    known = {"memory_megabytes", "certificate", "key", "capture", "namespaces"}
+    _refuse_unknown(given, known, "file")
     if "memory_megabytes" in given:
         config.memory_bytes_max = int(given["memory_megabytes"]) * 1024 * 1024
     if "certificate" in given or "key" in given:
@@ -86,10 +98,27 @@ def _from_toml(given: Mapping[str, Any]) -> Config:
             raise ConfigError("'certificate' and 'key' go together: give both or none")
         config.certificate = Path(given["certificate"])
         config.key = Path(given["key"])
+    if "capture" in given:
+        config.capture = _capture(given["capture"])
     if "namespaces" in given:
         config.namespaces = [
             _namespace_from_toml(name, value) for name, value in given["namespaces"].items()
         ]
+    return config
+
+
+def _capture(given: object) -> CaptureConfig:
+    if not isinstance(given, Mapping) or "directory" not in given:
+        raise ConfigError("[capture] needs a 'directory'")
+    _refuse_unknown(given, {f.name for f in fields(CaptureConfig)}, "capture")
+    config = CaptureConfig(Path(given["directory"]))
+    for name, least in (("roll_seconds", 0.1), ("keep_days", 1), ("keep_gigabytes", 0)):
+        value = given.get(name)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float) or value < least:
+            raise ConfigError(f"capture.{name} is a number of at least {least}, not {value!r}")
+        setattr(config, name, int(value) if name == "keep_days" else value)
     return config
 
 

@@ -8,6 +8,7 @@ only once it is on disk.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -24,16 +25,16 @@ from twinbus.amqp.types import (
 from twinbus.core import errors, limits, names
 from twinbus.core.descriptions import LISTEN, MANAGE, SEND
 from twinbus.core.errors import BusError
-from twinbus.engine import records, settlement
+from twinbus.engine import browsing, observations, records, settlement
 from twinbus.engine import stored as form
 from twinbus.engine.consumer import Consumer, Lock
 from twinbus.engine.entities import Entity, Holder, Subscription
-from twinbus.engine.index import ACTIVE, DEFERRED, DEFERRED_LOCKED, LOCKED, SCHEDULED
+from twinbus.engine.index import ACTIVE, DEFERRED, SCHEDULED
 from twinbus.engine.message import take_in
 from twinbus.engine.namespace import Namespace
 from twinbus.engine.settlement import PLAIN_COMPLETE, Settlement
 from twinbus.engine.stream import Stream
-from twinbus.server import rules
+from twinbus.server import reservations, rules
 from twinbus.server.requests import Request
 
 if TYPE_CHECKING:
@@ -43,21 +44,20 @@ PREFIX = "com.microsoft:"
 # The Python SDK's way to say 'no filter' when it lists sessions.
 _ANY_TIME_MS = 253_402_300_800_000
 
-_STATES = {
-    "active": bytes((ACTIVE,)),
-    "locked": bytes((LOCKED, DEFERRED_LOCKED)),
-    "deferred": bytes((DEFERRED, DEFERRED_LOCKED)),
-    "scheduled": bytes((SCHEDULED,)),
-}
-_ALL_STATES = bytes((ACTIVE, LOCKED, DEFERRED, DEFERRED_LOCKED, SCHEDULED))
 _PURGED = {"active": ACTIVE, "deferred": DEFERRED, "scheduled": SCHEDULED}
-_WIRE_STATE = {DEFERRED: 1, DEFERRED_LOCKED: 1, SCHEDULED: 2}
 
 _SETTLEMENTS = {
     "completed": settlement.COMPLETE,
     "abandoned": settlement.ABANDON,
     "defered": settlement.DEFER,
     "suspended": settlement.DEAD_LETTER,
+}
+
+# Of what a request is counted as, where that is not MANAGED.
+_OBSERVED_AS = {
+    "peek-message": observations.PEEKED,
+    "renew-lock": observations.LOCK_RENEWED,
+    "renew-session-lock": observations.LOCK_RENEWED,
 }
 
 Body = dict[str, Any]
@@ -94,12 +94,15 @@ class Management:
             "twinbus:undefer": (LISTEN, self._undefer),
             "twinbus:resubmit": (MANAGE, self._resubmit),
         }
+        for name, perform in reservations.OPERATIONS.items():
+            self._operations[name] = (LISTEN, partial(self._reservation, perform))
 
     # --- the frame around an operation ------------------------------------------------
 
     def answer(self, request: Request) -> None:
         self._entity.accessed_ms = self._hub.now_ms
         self._entity.meter.management_calls += 1
+        self._observe(_OBSERVED_AS.get(_operation(request), observations.MANAGED))
         try:
             body = self._perform(request)
         except BusError as error:
@@ -119,9 +122,16 @@ class Management:
         # Even a read may have seen what is not on disk yet: every answer waits for that.
         self._hub.replies.call(lambda failure: self._reply(request, body, failure))
 
+    def _observe(self, what: int, size: int = 0) -> None:
+        """Note what the client asked for (C1)."""
+        observer = self._hub.kernel.observer
+        if observer is not None:
+            stream = self._entity.number << 2 | self._address.stream
+            observer.count(what, stream, self._visitor.bridge.client(), size)
+
     def _perform(self, request: Request) -> Body | None:
-        name = str(request.headers.get("operation") or "")
-        known = self._operations.get(name.removeprefix(PREFIX))
+        name = _operation(request)
+        known = self._operations.get(name)
         if known is None:
             raise BusError(errors.NOT_IMPLEMENTED, f"The operation '{name}' is not known here.")
         if self._entity.removed:
@@ -132,7 +142,7 @@ class Management:
         given = request.body if isinstance(request.body, dict) else {}
         body = {str(key): value for key, value in given.items()}
         body["associated-link-name"] = request.headers.get("associated-link-name")
-        if self._hub.refusing is not None and name.removeprefix(PREFIX) in ("schedule-message",):
+        if self._hub.refusing is not None and name == "schedule-message":
             raise self._hub.refusing
         return perform(body)
 
@@ -186,9 +196,9 @@ class Management:
 
     def _peek(self, body: Body) -> Body:
         stream = self._entity.main if not isinstance(self._entity, Holder) else self._stream()
-        states = _ALL_STATES
+        states = browsing.ALL_STATES
         if "state" in body:
-            states = _known(_STATES, body["state"])
+            states = _known(browsing.STATES, body["state"])
         seqs = stream.browse(
             int(body["from-sequence-number"]),
             max(0, min(int(body["message-count"]), limits.PEEK_COUNT_MAX)),
@@ -198,7 +208,7 @@ class Management:
         messages: list[Body] = []
         size = 0
         for seq in seqs:
-            payload = _peeked(stream, seq, omit_body=bool(body.get("omit-message-body")))
+            payload = browsing.on_wire(stream, seq, bool(body.get("omit-message-body")))
             size += len(payload)
             if messages and size > limits.PEEK_BYTES_MAX:
                 break
@@ -268,12 +278,13 @@ class Management:
                 entry["lock-token"] = UUID(bytes=stream.token_high + low)
                 head = form.locked_head(
                     stored, lock.seq, enqueued_ms, lock.delivery_count, stream.token_high, lock.low,
-                    lock.locked_until_ms, _WIRE_STATE[DEFERRED],
+                    lock.locked_until_ms, browsing.WIRE_STATE[DEFERRED],
                 )  # fmt: skip
             else:
                 head = form.free_head(
-                    stored, lock.seq, enqueued_ms, lock.delivery_count, _WIRE_STATE[DEFERRED]
-                )
+                    stored, lock.seq, enqueued_ms, lock.delivery_count,
+                    browsing.WIRE_STATE[DEFERRED],
+                )  # fmt: skip
                 PLAIN_COMPLETE.apply(self._holder(), stream, lock, now_ms)
             entry["message"] = head + stored[form.bare_start(stored) :]
             messages.append(entry)
@@ -311,6 +322,9 @@ class Management:
         for message in messages:
             self._entity.check(message)
         seqs = [self._entity.publish_scheduled(message, self._hub.now_ms) for message in messages]
+        for message in messages:
+            what = observations.PINGED if message.is_ping else observations.SENT
+            self._observe(what, message.wire_bytes)
         return {"sequence-numbers": AmqpArray(seqs, ARRAY_OF_LONG)}
 
     def _cancel(self, body: Body) -> None:
@@ -368,16 +382,12 @@ class Management:
         count = holder.resubmit(self._stream(), seqs, self._hub.now_ms)
         return {"message-count": Int(count)}
 
+    def _reservation(self, perform: reservations.Operation, body: Body) -> Body:
+        return perform(self._holder(), self._stream(), body, self._hub.now_ms)
 
-def _peeked(stream: Stream, seq: int, *, omit_body: bool) -> bytes:
-    stored = stream.stored(seq)
-    state = _WIRE_STATE.get(stream.index.state(seq), 0)
-    count = stream.counts.get(seq, 0)
-    start = form.bare_start(stored)
-    if omit_body:
-        stored, start = form.without_body(stored)
-    head = form.free_head(stored, seq, stream.enqueued_ms(seq), count, state)
-    return head + stored[start:]
+
+def _operation(request: Request) -> str:
+    return str(request.headers.get("operation") or "").removeprefix(PREFIX)
 
 
 def _numbers(body: Body) -> list[int]:

@@ -41,11 +41,23 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1", "[::1]", "")
 class Service:
     """Also tells namespaces apart by host name, for AMQP (`resolve`) and HTTP alike."""
 
-    def __init__(self, data_dir: Path, config: Config, key: str, *, checks: bool = True) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        config: Config,
+        key: str,
+        *,
+        checks: bool = True,
+        observing: bool = False,
+        captured: Callable[[], int] | None = None,
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._config = config
         journal = Journal.open(data_dir / "journal", notify=self._loop.call_soon_threadsafe)
-        self.broker = Broker(journal, config.memory_bytes_max, self._loop, Clock())
+        self.broker = Broker(
+            journal, config.memory_bytes_max, self._loop, Clock(),
+            observing=observing, captured=captured,
+        )  # fmt: skip
         root = AuthorizationRule(ROOT_POLICY, [MANAGE, SEND, LISTEN], key, "")
         self._namespaces: list[tuple[NamespaceConfig, Namespace, Guard]] = []
         now_ms = self.broker.begin_turn()

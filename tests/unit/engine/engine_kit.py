@@ -17,6 +17,7 @@ from twinbus.engine import stored as form
 from twinbus.engine.consumer import Consumer, Lock
 from twinbus.engine.engine import Engine
 from twinbus.engine.entities import Entity, Holder, Queue, Subscription, Topic
+from twinbus.engine.kernel import Sealed
 from twinbus.engine.message import Message, take_in
 from twinbus.engine.namespace import Namespace
 from twinbus.engine.sessions import Session
@@ -108,15 +109,16 @@ class Taker(Consumer):
 
 
 class Kit:
-    def __init__(self, memory_bytes_max: int = 1 << 20) -> None:
+    def __init__(self, memory_bytes_max: int = 1 << 20, *, observing: bool = False) -> None:
         self.now_ms = 1_000_000
         self.log = ListLog()
         self.memory_bytes_max = memory_bytes_max
+        self.observing = observing
         self._dice = 0
         self._open()
 
     def _open(self) -> None:
-        self.engine = Engine(self.log, self.memory_bytes_max, self.dice)
+        self.engine = Engine(self.log, self.memory_bytes_max, self.dice, self.observing)
         for location, record in self.log.records:
             if record:
                 self.engine.replay(0, location, 0, record)
@@ -150,8 +152,14 @@ class Kit:
         kernel = self.engine.kernel
         kernel.run_timers(self.now_ms)
         kernel.dispatch_ready(self.now_ms)
-        kernel.committed(kernel.seal())
+        kernel.committed(self.seal())
         kernel.dispatch_ready(self.now_ms)
+
+    def seal(self) -> Sealed:
+        sealed = self.engine.kernel.seal()
+        if self.engine.kernel.observer is not None:
+            self.engine.kernel.observer.write()
+        return sealed
 
     def wait(self, passed_ms: int) -> None:
         self.now_ms += passed_ms
@@ -159,7 +167,7 @@ class Kit:
 
     def restart(self) -> None:
         """What was written is read back; everything else is gone."""
-        self.engine.kernel.seal()
+        self.seal()
         self._open()
 
     # --- messages ---------------------------------------------------------------------

@@ -159,3 +159,15 @@ def test_a_segment_that_turns_up_again_does_no_harm() -> None:
     kit.log.records[: len(kept)] = kept
     kit.restart()
     assert kit.bodies(kit.namespace.queue("q")) == [b"b"]
+
+
+def test_a_removed_entitys_number_is_not_given_again() -> None:
+    """L1: else its messages could not be told from its successor's."""
+    kit = Kit()
+    kit.queue("filler")
+    number = kit.queue("gone").number
+    kit.namespace.delete("gone")
+    fill_segment(kit)
+    carry_all(kit)
+    kit.restart()
+    assert kit.queue("new").number > number

@@ -8,7 +8,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from twinbus.engine.index import ACTIVE, CHUNK_SIZE, DEFERRED, GONE, LOCKED, NEVER, Index
+from twinbus.engine.index import (
+    ACTIVE,
+    CHUNK_SIZE,
+    DEFERRED,
+    GONE,
+    LOCKED,
+    NEVER,
+    RESERVED,
+    Index,
+)
 
 states = st.sampled_from([ACTIVE, LOCKED, DEFERRED])
 times = st.integers(0, 20)
@@ -41,8 +50,9 @@ class IndexMachine(RuleBasedStateMachine):
         entry = Entry(state, self.location, size, self.now_ms, expires_ms, payload)
         self.index.put(seq, state, self.location, size, self.now_ms, expires_ms, payload)
         known = self.entries.get(seq)
-        if known is not None and not expires_ms:
+        if known is not None and not expires_ms and known.expires_ms:
             entry.expires_ms = known.expires_ms
+            self.index.note_expiry(seq, known.expires_ms)
         self.entries[seq] = entry
 
     @rule(gap=gaps, count=st.sampled_from([1, 3, 600]), state=states, expires_ms=times,
@@ -63,7 +73,7 @@ class IndexMachine(RuleBasedStateMachine):
     def set_state(self, data: st.DataObject, state: int) -> None:
         seq = data.draw(st.sampled_from(sorted(self.entries)))
         entry = self.entries[seq]
-        if entry.state == DEFERRED and entry.expires_ms:
+        if entry.state in (DEFERRED, RESERVED) and entry.expires_ms:
             self.index.note_expiry(seq, entry.expires_ms)
         self.index.set_state(seq, state)
         entry.state = state
@@ -82,6 +92,42 @@ class IndexMachine(RuleBasedStateMachine):
         found = [s for s, e in self.entries.items() if e.state == state]
         wanted = min((s for s in found if from_seq <= s <= from_seq + reach), default=0)
         assert self.index.find_state(state, from_seq, from_seq + reach) == wanted
+
+    def _run(self, state: int, from_seq: int, seq_max: int) -> tuple[int, int]:
+        """The first neighbours in a state that share a chunk."""
+        found = {s for s, e in self.entries.items() if e.state == state and s <= seq_max}
+        first = min((s for s in found if s >= from_seq), default=0)
+        last = first
+        while first and last + 1 in found and (last + 1) % CHUNK_SIZE:
+            last += 1
+        return first, last
+
+    @rule(state=states, from_seq=st.integers(1, 3_000), reach=st.integers(0, 3_000))
+    def find_run(self, state: int, from_seq: int, reach: int) -> None:
+        first, last = self.index.find_run(state, from_seq, from_seq + reach)
+        assert (first, last) == self._run(state, from_seq, from_seq + reach)
+        if first:
+            wanted = sum(self.entries[seq].size for seq in range(first, last + 1))
+            assert self.index.bytes_between(first, last) == wanted
+
+    @rule(first=st.integers(1, 3_000), reach=st.integers(0, 3_000), back=st.booleans())
+    def change_states(self, first: int, reach: int, back: bool) -> None:
+        before, after = (RESERVED, LOCKED) if back else (LOCKED, RESERVED)
+        self.index.change_states(first, first + reach, before, after)
+        for seq, entry in self.entries.items():
+            if first <= seq <= first + reach and entry.state == before:
+                entry.state = after
+                if back and entry.expires_ms:
+                    self.index.note_expiry(seq, entry.expires_ms)
+                assert self.index.state(seq) == after
+
+    @rule(state=st.sampled_from([ACTIVE, RESERVED]), from_seq=st.integers(1, 3_000))
+    def remove_run(self, state: int, from_seq: int) -> None:
+        first, last = self._run(state, from_seq, self.next_seq)
+        if first:
+            gone = [self.entries.pop(seq).payload for seq in range(first, last + 1)]
+            freed = sum(len(payload) for payload in gone if payload is not None)
+            assert self.index.remove_run(first, last) == freed
 
     @rule(from_seq=st.integers(0, 3_000))
     def next_present(self, from_seq: int) -> None:
@@ -133,7 +179,11 @@ class IndexMachine(RuleBasedStateMachine):
     def knows_when_to_look(self) -> None:
         """No message that can expire does so before the index says that one may."""
         earliest = min(
-            (e.expires_ms for e in self.entries.values() if e.expires_ms and e.state != DEFERRED),
+            (
+                e.expires_ms
+                for e in self.entries.values()
+                if e.expires_ms and e.state not in (DEFERRED, RESERVED)
+            ),
             default=NEVER,
         )
         assert self.index.expires_min <= earliest

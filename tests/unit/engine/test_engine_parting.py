@@ -1,0 +1,100 @@
+"""Settling a reservation with some messages set apart (L4): they return, or die, in one step."""
+
+from __future__ import annotations
+
+from engine_kit import Kit, payload, present, refusal
+
+from twinbus.core import errors
+from twinbus.engine import parting, reserving
+from twinbus.engine.entities import Holder, Queue
+from twinbus.engine.stream import Stream
+
+
+def filled(kit: Kit, count: int) -> Queue:
+    queue = kit.queue()
+    kit.send(queue, *[payload(b"%d" % number) for number in range(1, count + 1)])
+    return queue
+
+
+def settle(
+    kit: Kit,
+    holder: Holder,
+    epoch: int,
+    returned: list[int],
+    dead: dict[int, tuple[str, str]] | None = None,
+    stream: Stream | None = None,
+) -> int:
+    where = stream or holder.main
+    parting.part(holder, where, "job", epoch, returned, dead or {}, kit.now_ms)
+    count = reserving.settle_upto(where, "job", epoch)
+    kit.settle_down()
+    return count
+
+
+def test_l4_the_rest_is_completed_and_those_apart_return_or_die() -> None:
+    kit = Kit()
+    queue = filled(kit, 6)
+    reserving.reserve(queue, queue.main, "job", 1, 5, kit.now_ms)
+    assert settle(kit, queue, 1, [2, 5], {3: ("why", "because")}) == 2
+    assert present(queue.main) == [2, 5, 6]
+    assert len(present(queue.stream(1))) == 1
+    assert kit.taker(queue, credit=10).seqs == [2, 5, 6]
+
+
+def test_l4_it_is_the_same_after_a_restart() -> None:
+    kit = Kit()
+    queue = filled(kit, 4)
+    reserving.reserve(queue, queue.main, "job", 1, 4, kit.now_ms)
+    settle(kit, queue, 1, [2], {4: ("why", "because")})
+    kit.restart()
+    again = kit.namespace.queue("q")
+    assert present(again.main) == [2]
+    assert len(present(again.stream(1))) == 1
+    assert kit.taker(again, credit=10).seqs == [2]
+
+
+def test_l4_a_second_time_nothing_happens() -> None:
+    kit = Kit()
+    queue = filled(kit, 3)
+    reserving.reserve(queue, queue.main, "job", 1, 2, kit.now_ms)
+    assert settle(kit, queue, 1, [2]) == 1
+    assert settle(kit, queue, 1, [2, 3], {2: ("why", "because")}) == 0
+    assert present(queue.main) == [2, 3]
+    assert present(queue.stream(1)) == []
+
+
+def test_l4_numbers_of_other_epochs_and_of_nothing_are_passed_over() -> None:
+    kit = Kit()
+    queue = filled(kit, 6)
+    reserving.reserve(queue, queue.main, "job", 1, 2, kit.now_ms)
+    reserving.reserve(queue, queue.main, "job", 2, 2, kit.now_ms)
+    assert settle(kit, queue, 1, [1, 3, 5, 99]) == 1
+    assert present(queue.main) == [1, 3, 4, 5, 6]
+    assert settle(kit, queue, 2, [], {3: ("why", "because")}) == 1
+    assert present(queue.main) == [1, 5, 6]
+
+
+def test_l4_nothing_dies_in_a_dead_letter_queue() -> None:
+    kit = Kit()
+    queue = filled(kit, 1)
+    queue.dead_letter(queue.main, 1, "why", "because", 0, kit.now_ms)
+    kit.settle_down()
+    dead = queue.stream(1)
+    reserving.reserve(queue, dead, "job", 1, 1, kit.now_ms)
+    error = refusal(lambda: settle(kit, queue, 1, [], {1: ("why", "again")}, dead))
+    assert error.kind is errors.NOT_ALLOWED
+    assert settle(kit, queue, 1, [1], None, dead) == 0
+    assert present(dead) == [1]
+
+
+def test_l4_a_run_can_pass_over_what_it_gave_back() -> None:
+    kit = Kit()
+    queue = filled(kit, 4)
+    reserving.reserve(queue, queue.main, "job", 1, 2, kit.now_ms)
+    settle(kit, queue, 1, [1])
+    found = reserving.reserve(queue, queue.main, "job", 2, 10, kit.now_ms, 3)
+    assert found is not None
+    assert found.ranges == [3, 4]
+    # Others still find what is before that number.
+    kit.settle_down()
+    assert kit.taker(queue, credit=10).seqs == [1]
