@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := $(shell find src -name '*.py' -o -name '*.lark') pyproject.toml setup.py
+SOURCES := $(shell find src/twinbus -type f -not -path '*/__pycache__/*') pyproject.toml setup.py
 STAMPS := .stamps
 # Most tests wait for a broker rather than compute; a file's tests stay together. Those of
 # pairing are left out: they run side by side by themselves, against time-outs.

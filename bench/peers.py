@@ -60,7 +60,7 @@ def measure(client: Client, peer: Peer, count: int) -> Iterable[Sample]:
             client.run(endpoint, Work(mode, WARM_UP, SIZES[0]))
         for size_bytes in SIZES:
             for mode in MODES:
-                yield _phase(client, peer.name, endpoint, mode, count, size_bytes)
+                yield phase(client, peer.name, endpoint, mode, count, size_bytes)
             lone = Work("receive", count // LONE_SHARE, size_bytes)
             client.run(endpoint, lone)
 
@@ -79,9 +79,10 @@ def _work(mode: str, count: int, size_bytes: int) -> Work:
     return Work(mode, count, size_bytes)
 
 
-def _phase(
+def phase(
     client: Client, name: str, endpoint: Endpoint, mode: str, count: int, size_bytes: int
 ) -> Sample:
+    """Do one piece of work, and see what it cost the broker."""
     work = _work(mode, count, size_bytes)
     before = processes.cpu_seconds(endpoint.pid)
     done = client.run(endpoint, work)

@@ -37,5 +37,10 @@ def cpu_seconds(root: int) -> float:
     return sum(sum(map(int, _stat(pid)[11:15])) for pid in _tree(root)) / TICKS_PER_SECOND
 
 
+def own_cpu_seconds(pid: int) -> float:
+    """User and system time of one process, without its children."""
+    return sum(map(int, _stat(pid)[11:13])) / TICKS_PER_SECOND
+
+
 def resident_bytes(root: int) -> int:
     return sum(int(_stat(pid)[21]) for pid in _tree(root)) * PAGE_BYTES

@@ -49,6 +49,22 @@ def test_messages_are_counted_by_entity(run: CommandLine, broker: Broker, queue:
     assert value(text, "process_resident_memory_bytes") > 0
 
 
+def test_d6_what_a_failing_filter_keeps_out_is_counted(run: CommandLine, broker: Broker) -> None:
+    run("topic", "create", "picky")
+    run(
+        "subscription",
+        "create",
+        "picky",
+        "s",
+        "--no-dead-lettering-on-filter-evaluation-exceptions",
+    )
+    run("rule", "delete", "picky", "s", "$Default", "--yes")
+    run("rule", "create", "picky", "s", "broken", "--sql", "10 / n > 1")
+    run("send", "picky", "x", "--property", "n:int=0")
+    where = {"entity": "picky/Subscriptions/s", "namespace": "sbemulatorns"}
+    assert value(page(broker), "twinbus_filter_failures_total", **where) == 1
+
+
 def test_strangers_need_a_key(broker: Broker) -> None:
     """A proxy on this machine speaks for somebody else."""
     with pytest.raises(urllib.error.HTTPError) as refused:

@@ -65,6 +65,8 @@ class Node:
             _Part(self, self._loop),  # type: ignore[arg-type]
             self._loop.now_ms,
             self._random.randbytes,
+            # Some machines observe; which is drawn with the rest.
+            observing=self._memory_bytes_max == 0,
         )
         now_ms = self.broker.begin_turn()
         self._namespace = self.broker.engine.namespace(self.name, now_ms)

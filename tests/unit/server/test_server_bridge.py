@@ -47,7 +47,7 @@ def session(value: object) -> Described:
 
 
 def test_a_receiver_that_waited_for_a_session_in_vain_is_forgotten() -> None:
-    """E6 E11: else the entity would never be idle again."""
+    """E3 E6: else the entity would never be idle again."""
     kit = Kit()
     stream = kit.queue("orders", requires_session=True).main
     peer, bridge = connected(kit)
