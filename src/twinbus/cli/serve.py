@@ -33,6 +33,8 @@ KEY_VARIABLE = "TWINBUS_SAS_KEY"
 REPORTS = "twinbus-reports"
 #: Beside the data: where applications on this machine may keep the events of their pairs.
 EVENTS = "twinbus-events"
+# Where clients look that were told no port.
+_AMQPS_PORT = 5671
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -253,6 +255,8 @@ def _connection_string(
     credentials = f"SharedAccessKeyName={ROOT_POLICY};SharedAccessKey={key}"
     if "amqp" in ports:
         return f"Endpoint=sb://{host}:{ports['amqp']};{credentials};UseDevelopmentEmulator=true"
+    if ports.get("amqps", _AMQPS_PORT) != _AMQPS_PORT:
+        host = f"{host}:{ports['amqps']}"
     return f"Endpoint=sb://{host};{credentials}"
 
 
