@@ -6,6 +6,7 @@ from aiohttp import web
 
 from twinbus.admin import websocket
 from twinbus.admin.api import BODY_BYTES_MAX, AdminApi
+from twinbus.admin.console.application import Console
 from twinbus.admin.ports import Namespaces
 from twinbus.admin.websocket import ProtocolFactory, WebSocketDoor
 
@@ -18,8 +19,9 @@ def make_application(
     clock_ms: Callable[[], int],
     metrics: Answer | None = None,
     failing: Callable[[], str | None] = lambda: None,
+    console: Console | None = None,
 ) -> web.Application:
-    """Put the admin API, health, metrics and AMQP over WebSocket together.
+    """Put the admin API, health, metrics, console and AMQP over WebSocket together.
 
     `amqp_connection` makes the protocol of one AMQP connection, as for a TCP listener;
     `failing` says why the broker accepts nothing, None while it does.
@@ -44,6 +46,8 @@ def make_application(
     application.router.add_get("/health", unless_entity(health))
     if metrics is not None:
         application.router.add_get("/metrics", unless_entity(metrics))
+    if console is not None:
+        console.add_routes(application.router, unless_entity)
     application.router.add_get(websocket.PATH, door.enter)
     # Not ".*": a path may even hold a line feed, and is to be refused like any other.
     application.router.add_route("*", r"/{path:[\s\S]*}", api.answer)

@@ -82,7 +82,7 @@ def failovers(
     events: Annotated[
         list[str],
         typer.Option(
-            "--events", help="A file of a pair's events, or a directory of them; again for more."
+            "--events", help="A file of a pair's events, a directory or a pattern; again for more."
         ),
     ],
     out: Out = _OUT,

@@ -6,6 +6,7 @@ and how it looks `twinbus.spark.report`'s.
 
 from __future__ import annotations
 
+import glob
 import json
 import signal
 import threading
@@ -71,10 +72,10 @@ def _check(order: Order, engine: Engine) -> None:
             raise CommandError("--follow does not go with --remote: run it where Spark runs", USAGE)
         return
     for path in (*order.captures, *order.events):
-        if "://" not in path and not Path(path).exists():
+        if "://" not in path and not glob.glob(path):
             raise CommandError(
                 f"there is nothing at {path}: give the directory that a broker captures to"
-                " (twinbus serve --capture)",
+                " (twinbus serve --capture), and the files of a pair's events",
                 NOT_FOUND,
             )
 
@@ -101,7 +102,7 @@ def _follow(session: SparkSession, order: Order, sources: Sources, steps: Steps)
         order.job,
         list(order.captures),
         str((order.out / order.job).absolute()),
-        report=making.settings(session, order.job, sources),
+        report=making.settings(order.job, sources),
         publish=publish,
         processingTime=_EVERY,
     )

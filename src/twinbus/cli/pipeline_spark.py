@@ -5,7 +5,9 @@ Spark is imported inside functions only: the rest of the command line works with
 
 from __future__ import annotations
 
+import os
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,21 +42,26 @@ class Steps:
     def __init__(self) -> None:
         from rich.console import Console
 
-        self._console = Console(stderr=True, highlight=False)
-        self._shown = sys.stderr.isatty()
+        self.is_shown = sys.stderr.isatty()
+        # A line of its own to the terminal: Java's is turned aside while it starts.
+        own = os.fdopen(os.dup(sys.stderr.fileno()), "w") if self.is_shown else sys.stderr
+        self._console = Console(file=own, highlight=False)
 
     @contextmanager
     def __call__(self, what: str) -> Iterator[None]:
+        from rich.text import Text
+
         began = time.monotonic()
-        if not self._shown:
+        if not self.is_shown:
             yield
             return
-        with self._console.status(f"{what} …"):
+        with self._console.status(Text(f"{what} …")):
             yield
-        self._console.print(f"[green]✓[/green] {what} [dim]{time.monotonic() - began:.1f} s[/dim]")
+        took = f" {time.monotonic() - began:.1f} s"
+        self._console.print(Text("✓ ", "green").append(what, "default").append(took, "dim"))
 
     def say(self, text: str) -> None:
-        if self._shown:
+        if self.is_shown:
             self._console.out(text, highlight=False)
 
 
@@ -79,7 +86,7 @@ def spark(name: str, engine: Engine, steps: Steps, *, short: bool = True) -> Ite
     from twinbus.spark.session import session
 
     try:
-        with steps("Starting Spark"):
+        with steps("Starting Spark"), _java_turned_aside(steps.is_shown):
             running = session(
                 f"twinbus {name}",
                 engine.master,
@@ -89,12 +96,34 @@ def spark(name: str, engine: Engine, steps: Steps, *, short: bool = True) -> Ite
             )
     except (NoJavaError, ImportError) as error:
         raise CommandError(str(error)) from error
+    except PySparkException as error:
+        raise CommandError(f"Spark did not start: {_first_line(error)}") from error
     try:
         yield running
     except PySparkException as error:
         raise CommandError(_first_line(error)) from error
     finally:
         running.stop()
+
+
+@contextmanager
+def _java_turned_aside(wanted: bool) -> Iterator[None]:
+    """What Java says on standard error would tear the display; it is told if it does not start."""
+    if not wanted:
+        yield
+        return
+    with tempfile.TemporaryFile() as said:
+        terminal = os.dup(2)
+        os.dup2(said.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            said.seek(0)
+            os.write(terminal, said.read())
+            raise
+        finally:
+            os.dup2(terminal, 2)
+            os.close(terminal)
 
 
 def _first_line(error: Exception) -> str:

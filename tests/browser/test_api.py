@@ -1,0 +1,220 @@
+"""The console's API without a browser: sessions, claims, forged requests, bounds."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from pathlib import Path
+
+import pytest
+
+from tests.browser.plain_http import Http
+from tests.browser.stage import LISTENER_KEY, SENDER_KEY, Stage
+from tests.support.broker import KEY, KEY_NAME, Broker
+
+READS = (
+    "session", "entities", "entity", "messages", "message", "body", "search", "timeline",
+    "sessions", "session-state", "pairs", "destinations", "reports", "report",
+)  # fmt: skip
+WRITES = (
+    "send", "resubmit", "resubmit-edited", "delete", "undefer", "test-rules", "put-rule",
+    "delete-rule", "create-entity", "update-entity", "delete-entity",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", READS)
+def test_nothing_is_read_without_signing_in(http: Http, name: str) -> None:
+    assert http.get(name).status == 401
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_nothing_is_changed_without_the_token_of_the_session(http: Http, name: str) -> None:
+    http.csrf = "guess"
+    assert http.post(name).status == 401
+    http.sign_in()
+    token, http.csrf = http.csrf, "guess"
+    assert http.post(name).status == 403
+    http.csrf = token
+    answer = http.post(name)
+    assert answer.status != 401
+    assert b"X-Twinbus-Csrf" not in answer.body
+
+
+def test_a_session_belongs_to_its_cookie_which_scripts_cannot_read(http: Http) -> None:
+    answer = http.post("sign-in", policy=KEY_NAME, key=KEY)
+    cookie = str(answer.headers["Set-Cookie"])
+    for part in ("HttpOnly", "SameSite=Strict", "Path=/console"):
+        assert part in cookie
+    assert KEY not in cookie + answer.body.decode()
+    http.sign_in()
+    assert http.get("session").status == 200
+    assert http.post("sign-out").status == 200
+    assert http.get("session").status == 401
+
+
+def test_over_https_the_cookie_stays_on_https(broker: Broker) -> None:
+    tls = ssl.create_default_context(cafile=broker.directory / "data" / "tls" / "ca.pem")
+    with Http(broker.ready["ports"]["admin"], tls) as http:
+        answer = http.post("sign-in", policy=KEY_NAME, key=KEY)
+        assert "; Secure" in str(answer.headers["Set-Cookie"])
+
+
+def test_pages_tell_browsers_to_run_nothing_else(http: Http) -> None:
+    for path in ("/console/", "/console/static/app.js", "/console/api/session"):
+        policy = str(http.ask("GET", path).headers["Content-Security-Policy"])
+        assert policy.startswith("default-src 'self';")
+        assert "unsafe" not in policy
+    page = http.ask("GET", "/console/").body.decode()
+    assert "<script>" not in page
+    assert "style=" not in page
+
+
+def test_the_root_leads_to_the_console_and_entities_keep_their_names(
+    http: Http, stage: Stage
+) -> None:
+    assert http.ask("GET", "/").headers["Location"] == "/console/"
+    stage.queue("console")
+    answer = http.ask("GET", "/console?api-version=2021-05")
+    assert answer.status == 401
+    assert b"<Error>" in answer.body
+
+
+@pytest.mark.parametrize("path", ["../application.py", "..%2fapplication.py", "app.py", "x.js"])
+def test_only_the_pages_own_parts_are_served(http: Http, path: str) -> None:
+    assert http.ask("GET", f"/console/static/{path}").status in (401, 404)
+
+
+def test_a_sign_in_that_is_no_json_of_this_page_is_refused(http: Http) -> None:
+    form = {"Content-Type": "text/plain"}
+    answer = http.ask("POST", "/console/api/sign-in", {"policy": KEY_NAME, "key": KEY}, form)
+    assert answer.status == 400
+    assert "Set-Cookie" not in answer.headers
+
+
+def test_claims_are_followed(broker: Broker, stage: Stage) -> None:
+    queue = stage.queue()
+    stage.dead_letter(queue, 1)
+    port = broker.ready["ports"]["admin"]
+    with Http(port) as listener, Http(port) as sender:
+        listener.sign_in("listener", LISTENER_KEY)
+        sender.sign_in("sender", SENDER_KEY)
+        dead = {"entity": queue, "stream": "dead-letter"}
+        message = {"body": "x"}
+        assert listener.get("messages", entity=queue).status == 200
+        assert sender.get("messages", entity=queue).status == 403
+        assert sender.get("search", entity=queue, text="x").status == 403
+        assert sender.get("message", **dead, seq=1).status == 403
+        assert sender.get("pairs").status == 403
+        assert sender.post("send", entity=queue, messages=[message]).status == 200
+        assert listener.post("send", entity=queue, messages=[message]).status == 403
+        for client in (listener, sender):
+            assert client.post("resubmit", **dead, seqs=[1]).status == 403
+            edited = client.post("resubmit-edited", **dead, seq=1, message=message)
+            assert edited.status == 403
+            assert client.post("delete-entity", entity=queue).status == 403
+            assert client.post("update-entity", entity=queue, settings={}).status == 403
+        assert sender.post("delete", **dead, seqs=[1]).status == 403
+        assert listener.post("delete", **dead, seqs=[1]).json["done"] == 1
+
+
+def test_scheduled_messages_are_their_senders_to_cancel(broker: Broker, stage: Stage) -> None:
+    queue = stage.queue()
+    stage.schedule(queue, 2)
+    port = broker.ready["ports"]["admin"]
+    with Http(port) as listener, Http(port) as sender:
+        listener.sign_in("listener", LISTENER_KEY)
+        sender.sign_in("sender", SENDER_KEY)
+        cancel = {"entity": queue, "state": "scheduled", "seqs": [1]}
+        assert listener.post("delete", **cancel).status == 403
+        # Naming no state does not get around it.
+        assert listener.post("delete", entity=queue, seqs=[1]).json["done"] == 0
+        assert sender.post("delete", **cancel).json["done"] == 1
+    assert len(stage.peek(queue)) == 1
+
+
+def test_a_policy_of_an_entity_reaches_that_entity_only(http: Http, stage: Stage) -> None:
+    other, own = stage.queue(), stage.queue()
+    key = "ZW50aXR5LWtleS1vZi0zMi1ieXRlcy1sb25nLi4uLi4="
+    stage.add_policy(own, "reader", ["Listen"], key)
+    string = f"Endpoint=sb://localhost;SharedAccessKeyName=reader;SharedAccessKey={key}"
+    assert http.post("sign-in", connection_string=string).status == 401
+    answer = http.post("sign-in", connection_string=f"{string};EntityPath={own}")
+    assert answer.status == 200
+    http.cookie = str(answer.headers["Set-Cookie"]).partition(";")[0]
+    assert http.get("messages", entity=own).status == 200
+    assert http.get("messages", entity=other).status == 403
+    assert [row["path"] for row in http.get("entities").json["rows"]] == [own]
+    # A key that is taken back ends its sessions.
+    stage.add_policy(own, "reader", ["Listen"], "b3RoZXIta2V5LW9mLTMyLWJ5dGVzLWxvbmcuLi4uLi4=")
+    assert http.get("messages", entity=own).status == 401
+
+
+def test_keys_never_leave(http: Http, stage: Stage) -> None:
+    queue = stage.queue()
+    key = "c2VjcmV0LWtleS1vZi0zMi1ieXRlcy1sb25nLi4uLi4="
+    stage.add_policy(queue, "secret", ["Send"], key)
+    answer = http.sign_in().get("entity", entity=queue)
+    assert answer.json["policies"] == [{"name": "secret", "rights": ["Send"]}]
+    assert key.encode() not in answer.body
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "words"),
+    [
+        ("send", {"messages": []}, "1 to 1000"),
+        ("send", {"messages": "x"}, "list of objects"),
+        ("send", {"messages": [{"nope": 1}]}, "unknown: nope"),
+        ("delete", {"seqs": ["1"]}, "list of sequence numbers"),
+        ("delete", {"seqs": list(range(1001))}, "at most 1000"),
+        ("delete", {"state": "locked"}, "cannot be deleted"),
+        ("delete", {"state": "odd"}, "none of active"),
+        ("delete", {"sql": "a >", "from": 1}, "filter is not valid"),
+        ("delete", {"stream": "odd"}, "none of main"),
+        ("resubmit", {"seqs": [1]}, "no dead letters"),
+        ("update-entity", {"settings": {"name": "x"}}, "no setting"),
+        ("update-entity", {"settings": {"max_delivery_count": "3"}}, "must be a int"),
+        ("create-entity", {"kind": "table"}, "none of queue"),
+    ],
+)
+def test_bad_input_is_refused_in_words(
+    http: Http, stage: Stage, name: str, body: dict[str, object], words: str
+) -> None:
+    queue = stage.queue()
+    answer = http.sign_in().post(name, **{"entity": queue} | body)
+    assert answer.status in (400, 404), answer.body
+    assert words in answer.json["error"]
+
+
+def test_only_rows_that_changed_come_again(http: Http, stage: Stage) -> None:
+    queue, other = stage.queue(), stage.queue()
+    http.sign_in()
+    first = http.get("entities").json
+    while other not in [row["path"] for row in first["rows"]]:
+        # One look serves everybody for a second.
+        first = http.get("entities").json
+    stage.send(queue, 1)
+    stage.delete(other)
+    since = first["version"]
+    while True:
+        changes = http.get("entities", since=since).json
+        if changes["rows"]:
+            break
+        since = changes["version"]
+    assert [row["path"] for row in changes["rows"]] == [queue]
+    assert http.get("entities", since=first["version"]).json["gone"] == [other]
+    assert not changes["whole"]
+
+
+def test_wrong_keys_must_wait(broker: Broker, tmp_path: Path) -> None:
+    # A broker of its own: the others of this session come from the same address.
+    options = ("--admin-port", "0")
+    with (
+        Broker(tmp_path, {}, broker.form, options) as guarded,
+        Http(guarded.ready["ports"]["admin"]) as guesser,
+    ):
+        for _ in range(5):
+            assert guesser.post("sign-in", policy=KEY_NAME, key="guess").status == 401
+        answer = guesser.post("sign-in", policy=KEY_NAME, key=KEY)
+        assert answer.status == 429
+        assert 0 < int(str(answer.headers["Retry-After"])) <= 60
+        assert "seconds" in json.loads(answer.body)["error"]
