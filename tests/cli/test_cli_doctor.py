@@ -5,7 +5,7 @@ directory that is none; a full disk; a key that others may read; an empty key; a
 certificate; a certificate with another's key; a certificate without the configured host; a
 journal held by a process that is no broker; a damaged journal; a clock behind the journal; a
 broken configuration; too few open files; an SDK that is too old; a wrong key in the
-connection string; an untrusted certificate.
+connection string; an untrusted certificate; no Java that Spark could run on.
 """
 
 from __future__ import annotations
@@ -232,6 +232,12 @@ def test_an_sdk_that_is_too_old(doctor: CommandLine, data: Path, tmp_path: Path)
     told = subprocess.run(command, env=environment, cwd=PROJECT, capture_output=True, text=True)
     assert told.returncode == FAULT
     assert "azure-servicebus 7.0.0 is too old" in told.stdout
+
+
+def test_a_java_that_is_none(doctor: CommandLine, data: Path, tmp_path: Path) -> None:
+    environment = doctor.environment | {"TWINBUS_JAVA_HOME": str(tmp_path)}
+    told = only_fault(CommandLine(environment, doctor.warm), data)
+    assert "has no program bin/java" in told
 
 
 def test_a_wrong_key_and_an_untrusted_certificate(broker: Broker, warm: Warm, data: Path) -> None:

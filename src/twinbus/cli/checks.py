@@ -91,6 +91,21 @@ def check_versions() -> list[Finding]:
     return [*found, Finding("sdk", OK, f"{_SDK} {version}")]
 
 
+def check_java() -> list[Finding]:
+    """Where Spark is installed it needs a runtime."""
+    try:
+        version = importlib.metadata.version("pyspark")
+    except importlib.metadata.PackageNotFoundError:
+        return []
+    from twinbus.spark.java import NoJavaError, java_home
+
+    try:
+        return [Finding("spark", OK, f"pyspark {version}, Java in {java_home()}")]
+    except NoJavaError as error:
+        advice = "Install Java 17 or later, or: pip install 'twinbus[spark]'."
+        return [Finding("spark", FAULT, str(error), advice)]
+
+
 def check_limits() -> list[Finding]:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= _OPEN_FILES_WARNING:

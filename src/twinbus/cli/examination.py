@@ -19,6 +19,7 @@ def examine(
     port_findings, answers = reach.check_ports(host, ports, holder)
     found = [
         *checks.check_versions(),
+        *checks.check_java(),
         *checks.check_limits(),
         *checks.check_config(installation),
         *checks.check_disk(installation),
