@@ -1,0 +1,264 @@
+"""The timeline of every outage of every entity of paired namespaces.
+
+Enters: captures of the primary and the secondary, and the events that the pairing library
+wrote. The events tell when an outage was noticed, when failover engaged and when it was over;
+the captures tell when sends last succeeded, what went into the backlog and when it was empty
+again. Leaves: the outages, their steps with messages and seconds, and the backlog over time.
+
+The backlog is counted by the second, arrivals before departures: its high-water mark is never
+too low, and exact while nothing drains.
+"""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from twinbus.spark.jobs.capture_frames import keep, shaped
+from twinbus.spark.jobs.failover_events import TOLD, Outage, outages
+from twinbus.spark.jobs.message_pairs import ARRIVAL, END, KEYS, halves, joined
+
+_EVENTS: Final = (
+    "ts timestamp, pair string, client string, event string, path string, error string, "
+    "queue string, count long, failed_over_ms long"
+)
+_OUTAGES: Final = (
+    "pair string, path string, number int, state string, clients int, error string, "
+    "last_success timestamp, suspected timestamp, engaged timestamp, cleared timestamp, "
+    "recovered timestamp, drained timestamp, pings int, pings_failed int, first_ping timestamp, "
+    "last_ping timestamp, backlogged long, returned long, dead_lettered long, left long, "
+    "high_water long, high_water_at timestamp"
+)
+_STEPS: Final = (
+    "pair string, path string, number int, position int, step string, at timestamp, "
+    "seconds double, messages long"
+)
+# A partial: sends by the second (kind sent, pinged), messages in backlog queues that lack a
+# half (kind message), and those that are whole as a curve by the second (kind curve).
+_COLUMNS: Final = {
+    **dict.fromkeys(("kind", *KEYS, *ARRIVAL, *END), "string"),
+    "stream": "long", "seq": "long", "arrived": "timestamp", "ended": "timestamp",
+    "second": "timestamp", "first": "timestamp", "last": "timestamp", "came": "long",
+    "went": "long", "died": "long",
+}  # fmt: skip
+_SUMMED: Final = ("first", "last", "came", "went", "died")
+
+
+def read_events(spark: SparkSession, *paths: str) -> DataFrame:
+    """The pairing library's event files (JSON lines), or directories of them."""
+    if not paths:
+        return spark.createDataFrame([], _EVENTS)
+    return spark.read.schema(_EVENTS).json(list(paths))
+
+
+def partial(rows: DataFrame) -> DataFrame:
+    is_backlog = F.lower("entity").rlike("^[^/]+/x-servicebus-transfer/[0-9]+$")
+    sends = rows.where(F.col("op").isin("sent", "pinged") & ~is_backlog).groupBy(
+        F.col("op").alias("kind"), "namespace", "entity", _second("ts").alias("second")
+    )
+    sent = sends.agg(
+        F.min("ts").alias("first"), F.max("ts").alias("last"), F.sum("count").alias("came")
+    )
+    messages = halves(rows, is_backlog).withColumn("kind", F.lit("message"))
+    return _shaped(sent).unionByName(_shaped(messages))
+
+
+def merge(partials: DataFrame) -> DataFrame:
+    # Read twice below; it is a small part of the capture.
+    partials = keep(partials)
+    is_message = F.col("kind") == "message"
+    messages = joined(partials.where(is_message)).withColumn("kind", F.lit("message"))
+    is_whole = F.col("arrived").isNotNull() & F.col("ended").isNotNull() & F.col("seq").isNotNull()
+    messages = messages.withColumn("is_whole", is_whole)
+    halves_left = _shaped(messages.where(~F.col("is_whole")))
+    curve = _curve(messages.where("is_whole"))
+    whole = partials.where(~is_message).unionByName(halves_left).unionByName(curve)
+    keys = [name for name in _COLUMNS if name not in _SUMMED]
+    return _shaped(
+        whole.groupBy(*keys).agg(
+            F.min("first").alias("first"), F.max("last").alias("last"),
+            F.sum("came").alias("came"), F.sum("went").alias("went"), F.sum("died").alias("died"),
+        )
+    )  # fmt: skip
+
+
+def report(merged: DataFrame, events: DataFrame | None = None) -> dict[str, DataFrame]:
+    """Without events the tables of outages are empty; the backlog is told all the same."""
+    merged = keep(merged)
+    spark = merged.sparkSession
+    backlog = keep(_backlog(merged))
+    told = events.where(F.col("event").isin(*TOLD)).collect() if events is not None else []
+    found = outages(row.asDict() | {"ts": _utc(row["ts"])} for row in told)
+    successes = _last_successes(merged, found)
+    curves = _curves(backlog, found)
+    rows = [
+        _row(number, outage, successes.get(index), curves.get(outage.path, []))
+        for index, (number, outage) in enumerate(_numbered(found))
+    ]
+    steps = [step for row in rows for step in _steps(row)]
+    names = [column.split()[0] for column in _OUTAGES.split(", ")]
+    return {
+        "outages": spark.createDataFrame([tuple(row[n] for n in names) for row in rows], _OUTAGES),
+        "steps": spark.createDataFrame(steps, _STEPS),
+        "backlog": backlog.orderBy("namespace", "path", "second"),
+    }
+
+
+def _utc(time: datetime) -> datetime:
+    """What Spark gives is local time without a zone."""
+    return time.astimezone(UTC)
+
+
+def _second(name: str) -> Column:
+    return F.date_trunc("second", name)
+
+
+def _shaped(rows: DataFrame) -> DataFrame:
+    return shaped(rows, _COLUMNS)
+
+
+def _curve(messages: DataFrame) -> DataFrame:
+    """Each message as a coming and a going."""
+    zero, one = F.lit(0), F.lit(1)
+    died = F.when(F.col("how") == "dead_lettered", one).otherwise(zero)
+    moves = F.array(
+        F.struct(F.col("arrived").alias("at"), one.alias("came"), zero.alias("went"),
+                 zero.alias("died")),
+        F.struct(F.col("ended").alias("at"), zero.alias("came"), one.alias("went"),
+                 died.alias("died")),
+    )  # fmt: skip
+    exploded = messages.select(
+        F.lit("curve").alias("kind"), "namespace", "correlation", F.explode(moves).alias("move")
+    )
+    at = F.col("move.at")
+    return _shaped(
+        exploded.select(
+            "kind", "namespace", "correlation", F.date_trunc("second", at).alias("second"),
+            at.alias("first"), at.alias("last"), "move.came", "move.went", "move.died",
+        )
+    )  # fmt: skip
+
+
+def _backlog(merged: DataFrame) -> DataFrame:
+    """Of each entity: what waited for it in the backlog, second by second."""
+    waiting = merged.where("kind = 'message' and arrived is not null").select(
+        "namespace", "correlation", _second("arrived").alias("second"),
+        F.col("arrived").alias("last"), F.lit(1).cast("long").alias("came"),
+        F.lit(0).cast("long").alias("went"), F.lit(0).cast("long").alias("died"),
+    )  # fmt: skip
+    known = merged.where("kind = 'curve'").select(*waiting.columns)
+    path = F.coalesce("correlation", F.lit("(not said)")).alias("path")
+    moves = known.unionByName(waiting).groupBy("namespace", path, "second").agg(
+        F.sum("came").alias("came"), F.sum("went").alias("went"), F.sum("died").alias("died"),
+        F.max("last").alias("last"),
+    )  # fmt: skip
+    so_far = Window.partitionBy("namespace", "path").orderBy("second")
+    depth = F.sum(F.col("came") - F.col("went")).over(so_far)
+    return moves.withColumn("depth", depth).withColumn("peak", F.col("depth") + F.col("went"))
+
+
+def _last_successes(merged: DataFrame, found: list[Outage]) -> dict[int, datetime]:
+    """Of each outage: the last send to the entity before it. A namespace that holds backlog
+    queues is a secondary; its own entities do not count, unless it is the only one."""
+    if not found:
+        return {}
+    spark = merged.sparkSession
+    secondary = merged.where("kind in ('curve', 'message') and namespace is not null")
+    sends = merged.where("kind = 'sent'").select("namespace", "entity", "first", "last")
+    homes = {row["namespace"] for row in sends.select("namespace").distinct().collect()}
+    homes -= {row["namespace"] for row in secondary.select("namespace").distinct().collect()}
+    if homes:
+        sends = sends.where(F.col("namespace").isin(*homes))
+    asked = spark.createDataFrame(
+        [(index, outage.path, outage.suspected) for index, outage in enumerate(found)],
+        "number int, path string, suspected timestamp",
+    )
+    before = F.when(F.col("last") <= F.col("suspected"), F.col("last")).when(
+        F.col("first") <= F.col("suspected"), F.col("first")
+    )
+    is_same = F.lower("path") == F.lower("entity")
+    best = sends.join(F.broadcast(asked), is_same).groupBy("number").agg(F.max(before).alias("at"))
+    return {row["number"]: _utc(row["at"]) for row in best.collect() if row["at"]}
+
+
+def _curves(backlog: DataFrame, found: list[Outage]) -> dict[str, list[Any]]:
+    """The backlog of the entities that had outages, in order of time."""
+    paths = sorted({outage.path for outage in found})
+    mine = backlog.where(F.col("path").isin(*paths)).orderBy("second")
+    curves: dict[str, list[Any]] = {}
+    for row in mine.collect() if paths else []:
+        point = row.asDict() | {name: _utc(row[name]) for name in ("second", "last")}
+        curves.setdefault(row["path"], []).append(point)
+    return curves
+
+
+def _numbered(found: list[Outage]) -> Iterator[tuple[int, Outage]]:
+    counts: dict[tuple[str, str], int] = {}
+    for outage in found:
+        key = (outage.pair, outage.path)
+        counts[key] = counts.get(key, 0) + 1
+        yield counts[key], outage
+
+
+def _row(
+    number: int, outage: Outage, last_success: datetime | None, curve: list[Any]
+) -> dict[str, Any]:
+    begin = outage.suspected.replace(microsecond=0)
+    mine = [
+        row for row in curve
+        if row["second"] >= begin and (outage.until is None or row["second"] < outage.until)
+    ]  # fmt: skip
+    top = max(mine, key=lambda row: row["peak"], default=None)
+    went, died = sum(row["went"] for row in mine), sum(row["died"] for row in mine)
+    left = mine[-1]["depth"] if mine else 0
+    gone = [row["last"] for row in mine if row["went"]]
+    drained = max(gone) if gone and left == 0 else None
+    times = [at for at, _ in outage.pings]
+    return {
+        "pair": outage.pair, "path": outage.path, "number": number,
+        "state": _state(outage, bool(mine), drained), "clients": len(outage.clients),
+        "error": outage.error, "last_success": last_success, "suspected": outage.suspected,
+        "engaged": outage.engaged, "cleared": outage.cleared, "recovered": outage.recovered,
+        "drained": drained, "pings": len(times),
+        "pings_failed": sum(not answered for _, answered in outage.pings),
+        "first_ping": min(times, default=None), "last_ping": max(times, default=None),
+        "backlogged": sum(row["came"] for row in mine), "returned": went - died,
+        "dead_lettered": died, "left": left, "high_water": top["peak"] if top else 0,
+        "high_water_at": top["second"] if top else None,
+    }  # fmt: skip
+
+
+def _state(outage: Outage, has_backlog: bool, drained: datetime | None) -> str:
+    if outage.engaged is None:
+        return "cleared" if outage.cleared else "suspected"
+    if outage.over is None:
+        return "failed over"
+    if not has_backlog:
+        return "recovered"
+    return "drained" if drained else "draining"
+
+
+def _steps(row: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """An outage's steps in order, each with the seconds since the one before it and the
+    messages that it is about."""
+    named = (
+        ("last success", row["last_success"], None),
+        ("first failure", row["suspected"], None),
+        ("engaged", row["engaged"], row["backlogged"]),
+        ("cleared", row["cleared"], None),
+        ("first ping", row["first_ping"], None),
+        ("last ping", row["last_ping"], row["pings"]),
+        ("recovered", row["recovered"], None),
+        ("high water", row["high_water_at"], row["high_water"]),
+        ("drained", row["drained"], row["returned"]),
+    )
+    steps: list[tuple[Any, ...]] = []
+    known = sorted((at, place, step, n) for place, (step, at, n) in enumerate(named) if at)
+    for position, (at, _, step, messages) in enumerate(known):
+        seconds = (at - known[position - 1][0]).total_seconds() if position else None
+        steps.append(
+            (row["pair"], row["path"], row["number"], position, step, at, seconds, messages)
+        )
+    return steps

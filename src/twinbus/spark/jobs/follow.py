@@ -1,0 +1,85 @@
+"""A job as a stream: the tables of the batch form, kept up to date as files arrive.
+
+Enters: the roots of captures, a job, a directory. Leaves: the job's tables, written anew
+after each batch of files. What is kept between batches is what `merge` gave last. It lives in
+two places in turn: batch n reads the place of n - 1 and writes its own, so that a batch that
+is run again after a crash finds what it found the first time. Merging does not depend on
+order, so files may come late.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from twinbus.spark.jobs.capture_frames import letting_go, stream_capture
+from twinbus.spark.jobs.catalogue import JOBS, Report, Tables
+
+# Takes the tables of the report and the number of the batch.
+Publish = Callable[[Tables, int], None]
+_BATCH: Final = "state_batch"
+
+
+class FollowError(RuntimeError):
+    """The state of a stream does not fit its checkpoint."""
+
+
+def follow(
+    spark: SparkSession,
+    name: str,
+    roots: list[str],
+    out: str,
+    *,
+    report: Report | None = None,
+    publish: Publish | None = None,
+    files_per_trigger: int | None = None,
+    **trigger: Any,
+) -> StreamingQuery:
+    """Start following captures under `roots`. `out` gets `state`, `checkpoint` and, unless
+    `publish` does something else with them, one directory of Parquet for each table.
+    `trigger` is Spark's: `availableNow=True`, `processingTime="10 seconds"`."""
+    job = JOBS[name]
+    make_report = report or job.report
+    deliver = publish or write_tables(out)
+
+    def on_batch(rows: DataFrame, batch: int) -> None:
+        session = rows.sparkSession
+        with letting_go():
+            partial = job.partial(rows)
+            if batch > 0:
+                partial = _state(session, out, batch - 1).unionByName(partial)
+            merged = job.merge(partial).withColumn(_BATCH, F.lit(batch).cast("long"))
+            merged.write.mode("overwrite").parquet(_place(out, batch))
+            deliver(make_report(_state(session, out, batch)), batch)
+
+    writer = stream_capture(spark, *roots, files_per_trigger=files_per_trigger).writeStream
+    writer = writer.foreachBatch(on_batch).queryName(f"twinbus-{name}")
+    writer = writer.option("checkpointLocation", f"{out}/checkpoint")
+    return (writer.trigger(**trigger) if trigger else writer).start()
+
+
+def write_tables(out: str) -> Publish:
+    """Write each table as Parquet under its name, in place of the last."""
+
+    def publish(tables: Tables, batch: int) -> None:
+        for name, table in tables.items():
+            table.coalesce(1).write.mode("overwrite").parquet(f"{out}/{name}")
+
+    return publish
+
+
+def _place(out: str, batch: int) -> str:
+    return f"{out}/state/{batch % 2}"
+
+
+def _state(spark: SparkSession, out: str, batch: int) -> DataFrame:
+    state = spark.read.parquet(_place(out, batch))
+    found = state.select(F.max(_BATCH)).first()
+    if found is None or found[0] != batch:
+        raise FollowError(
+            f"{_place(out, batch)} does not hold the state of batch {batch}, which the "
+            f"checkpoint goes on from. Remove {out} to begin anew."
+        )
+    return state.drop(_BATCH)

@@ -1,0 +1,15 @@
+"""One made-up capture for the tests that only read it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.spark.jobs import synthetic
+
+
+@pytest.fixture(scope="session")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, synthetic.Story]:
+    root = tmp_path_factory.mktemp("clean")
+    return root, synthetic.generate(root, 60_000, rows_per_file=15_000, burst=200)

@@ -1,0 +1,103 @@
+"""Following a capture (L2): crashes and late files change nothing about the answer."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.spark.jobs import faults, synthetic
+from twinbus.spark.jobs.capture_frames import read_capture
+from twinbus.spark.jobs.catalogue import Tables, run
+from twinbus.spark.jobs.follow import FollowError, follow, write_tables
+
+Clean = tuple[Path, synthetic.Story]
+
+
+def rows_of(table: DataFrame) -> list[tuple[object, ...]]:
+    """Sums of fractions depend on their order in the last digits."""
+    return sorted(
+        (tuple(round(v, 6) if isinstance(v, float) else v for v in row) for row in table.collect()),
+        key=repr,
+    )
+
+
+def to_the_end(spark: SparkSession, job: str, root: Path, out: Path) -> None:
+    query = follow(spark, job, [str(root)], str(out), files_per_trigger=1, availableNow=True)
+    assert query.awaitTermination(200)
+
+
+def assert_same(spark: SparkSession, job: str, root: Path, out: Path) -> None:
+    for name, table in run(job, read_capture(spark, str(root))).items():
+        assert rows_of(spark.read.parquet(str(out / name))) == rows_of(table), name
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        "dead-letters",
+        pytest.param("cost", marks=pytest.mark.long),
+        pytest.param("failovers", marks=pytest.mark.long),
+        pytest.param("latency", marks=pytest.mark.long),
+    ],
+)
+def test_files_one_by_one_give_the_answer_of_the_batch_l2(
+    spark: SparkSession, clean: Clean, tmp_path: Path, job: str
+) -> None:
+    to_the_end(spark, job, clean[0], tmp_path)
+    assert_same(spark, job, clean[0], tmp_path)
+
+
+def test_a_crash_and_a_late_file_change_nothing_l2(
+    spark: SparkSession, clean: Clean, tmp_path: Path
+) -> None:
+    """The audit is stopped inside a batch, then goes on; a file comes after all others."""
+    root, out = tmp_path / "capture", tmp_path / "out"
+    shutil.copytree(clean[0], root)
+    late = faults.files(root)[1]
+    aside = tmp_path / late.name
+    late.rename(aside)
+    done: list[int] = []
+
+    def publish(tables: Tables, batch: int) -> None:
+        write_tables(str(out))(tables, batch)
+        done.append(batch)
+        if len(done) == 2:
+            raise RuntimeError("the power went out")
+
+    query = follow(
+        spark, "audit", [str(root)], str(out), publish=publish, files_per_trigger=1,
+        availableNow=True,
+    )  # fmt: skip
+    with pytest.raises(StreamingQueryException, match="the power went out"):
+        query.awaitTermination(200)
+    to_the_end(spark, "audit", root, out)
+    kinds = [row.kind for row in spark.read.parquet(str(out / "violations")).collect()]
+    assert kinds == ["missing_file"]
+
+    aside.rename(late)
+    to_the_end(spark, "audit", root, out)
+    assert spark.read.parquet(str(out / "verdict")).collect()[0].verdict == "clean"
+    assert_same(spark, "audit", root, out)
+
+
+def test_a_state_that_is_not_the_checkpoints_is_refused_l2(
+    spark: SparkSession, clean: Clean, tmp_path: Path
+) -> None:
+    root, out = tmp_path / "capture", tmp_path / "out"
+    files = faults.files(clean[0])
+    (root / "date=2026-01-01").mkdir(parents=True)
+    for number, file in enumerate(files[:2]):
+        shutil.copy(file, root / "date=2026-01-01")
+        if number == 0:
+            to_the_end(spark, "cost", root, out)
+            shutil.copytree(out / "state" / "0", out / "old")
+            first = spark.read.parquet(str(out / "old")).selectExpr("* except (state_batch)")
+            other = first.selectExpr("*", "cast(7 as long) as state_batch")
+            other.write.mode("overwrite").parquet(str(out / "state" / "0"))
+    query = follow(spark, "cost", [str(root)], str(out), availableNow=True)
+    with pytest.raises(StreamingQueryException, match=FollowError.__name__):
+        query.awaitTermination(200)
