@@ -13,7 +13,18 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from bench import clients, deep, idle, pairing, peers, rabbitmq, report, twinbus
+from bench import (
+    clients,
+    deep,
+    idle,
+    observing,
+    own_client,
+    pairing,
+    peers,
+    rabbitmq,
+    report,
+    twinbus,
+)
 
 app = typer.Typer(add_completion=False, help=__doc__)
 console = Console()
@@ -22,6 +33,9 @@ COUNT = 50_000
 QUICK_COUNT = 10_000
 RUNS = 3
 DEEP_COUNT = 5_000_000
+CAPTURE_COUNT = 350_000
+JOBS_SMALL, JOBS_LARGE = 1_000_000, 10_000_000
+STREAM_COUNT, STREAM_BATCH = 300_000, 50_000
 # Above this share of the cores somebody else is working on the machine.
 LOAD_SHARE_MAX = 0.25
 
@@ -79,11 +93,78 @@ def idle_broker() -> None:
             console.print(str(line))
 
 
+@app.command("observing")
+def observing_broker(
+    count: Annotated[int, typer.Option(min=1000, help="messages in each round")] = COUNT,
+) -> None:
+    """Report what observing costs the path of a message."""
+    client = _client()
+    _load()
+    # The budget is the compiled form's; without it the other one's figure says something, too.
+    told, budget = observing.run(client, _forms()[0], count)
+    console.print(told)
+    console.print(str(budget))
+
+
+@app.command("client")
+def own_client_beside_sdk(
+    count: Annotated[int, typer.Option(min=10_000, help="messages sent and read")] = COUNT,
+    only: Annotated[str, typer.Option(help="only this form of the broker")] = "",
+) -> None:
+    """Report what the own client sends and reads, beside the official SDK."""
+    _load()
+    for form in _forms():
+        if only in form:
+            console.print(own_client.run(form, count))
+
+
 @app.command("pairing")
 def paired_namespaces() -> None:
     """Report what a paired sender costs, and sends over a slow line."""
     _load()
     for line in pairing.run():
+        console.print(str(line))
+
+
+@app.command("capture")
+def capture_journal(
+    count: Annotated[int, typer.Option(min=1000, help="messages in the journal")] = CAPTURE_COUNT,
+) -> None:
+    """Report how fast a journal becomes Parquet, and its size."""
+    from bench import capture
+
+    _load()
+    for line in capture.run(count):
+        console.print(str(line))
+
+
+@app.command("stream")
+def spark_stream(
+    count: Annotated[int, typer.Option(min=20_000, help="messages copied")] = STREAM_COUNT,
+    batch: Annotated[int, typer.Option(min=1000, help="messages in a batch")] = STREAM_BATCH,
+    only: Annotated[str, typer.Option(help="only this form of the broker")] = "",
+) -> None:
+    """Report what a Spark stream copies from queue to queue, and what limits it."""
+    from bench import stream
+
+    _load()
+    for form in _forms():
+        if only in form:
+            console.print(stream.run(form, count, batch))
+
+
+@app.command("jobs")
+def batch_jobs(
+    small: Annotated[int, typer.Option(min=100_000, help="rows of the first capture")] = JOBS_SMALL,
+    large: Annotated[int, typer.Option(min=100_000, help="rows of the second")] = JOBS_LARGE,
+    only: Annotated[str, typer.Option(help="only jobs whose name has this")] = "",
+) -> None:
+    """Report the seconds of each batch job over captures, and how they grow."""
+    from bench import jobs
+
+    _load()
+    console.print(f"local[2], {jobs.MEMORY} of heap")
+    for line in jobs.run_all(small, large, only):
         console.print(str(line))
 
 

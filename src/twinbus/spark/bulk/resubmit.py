@@ -1,0 +1,124 @@
+"""Dead letters by the million: through a transformation, and back to where they came from (L4).
+
+A dead letter is completed only after its repaired copy was accepted. The message id stays, so
+that a target with duplicate detection has it once even when a run was killed in between;
+without that it may be there twice, and is never lost. What the transformation does not want,
+and what the target refuses, stays in the dead-letter queue.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+
+from twinbus.client import Client
+from twinbus.core import names
+from twinbus.spark import schema
+from twinbus.spark.bulk import rounds, transform
+from twinbus.spark.bulk.arrow import map_batches
+from twinbus.spark.bulk.outbox import Outbox
+from twinbus.spark.line import PATIENCE_S, Line
+from twinbus.spark.messages import RowError, to_messages
+from twinbus.spark.reading import Pages
+
+CONSUMER = "twinbus-pipeline-resubmit"
+
+
+@dataclass(frozen=True)
+class Work:
+    """What tasks need to know; it travels to them."""
+
+    connection_string: str
+    #: The dead-letter queue, or a queue that dead letters were forwarded to.
+    source: str
+    #: One target for all of them; None: each goes back to where it died.
+    target: str | None
+
+    def home(self, died_in: str | None) -> str:
+        """Where a dead letter is sent: to its queue, or its subscription's topic."""
+        if self.target is not None:
+            return self.target
+        entity = died_in or names.parse_address(self.source).entity
+        pair = names.split_subscription(entity)
+        return pair[0] if pair else entity
+
+
+def dead_letter_path(entity: str) -> str:
+    """The queue of an entity's dead letters; a path that names a sub-queue stays."""
+    address = names.parse_address(entity)
+    if address.stream != names.MAIN_STREAM:
+        return address.path
+    return names.Address(address.entity, names.DEAD_LETTER_STREAM).path
+
+
+def run(
+    spark: SparkSession,
+    work: Work,
+    change: transform.Transformation,
+    where: str | None,
+    on_round: Callable[[rounds.Tally], None],
+) -> rounds.Tally:
+    """Resubmit what is there now; gives what became of it."""
+
+    def one_round(tasks: DataFrame) -> DataFrame:
+        messages = map_batches(tasks, partial(_read, work), schema.DDL)
+        changed = change(transform.without_death(messages), transform.condition(where))
+        return map_batches(changed, partial(_send, work), rounds.FATES_DDL)
+
+    # An expression that makes no sense is found before anything is set aside.
+    one_round(spark.createDataFrame([], rounds.TASKS_DDL)).schema  # noqa: B018
+    with Line(work.connection_string, work.source, CONSUMER) as line:
+        return rounds.run(spark, [rounds.Holding(line, CONSUMER)], one_round, on_round)
+
+
+def _read(work: Work, batch: Any) -> Iterator[Any]:
+    for entity, ranges in rounds.tasks_of(batch):
+        with Line(work.connection_string, entity, CONSUMER) as line:
+            yield from Pages(line, include_body=True, states=("reserved",)).exactly(ranges)
+
+
+def _send(work: Work, batch: Any) -> Iterator[Any]:
+    def connect() -> Client:
+        return Client.connect(work.connection_string, container_id=CONSUMER)
+
+    with Outbox(connect, PATIENCE_S) as outbox:
+        yield _send_batch(work, outbox, batch)
+
+
+def _send_batch(work: Work, outbox: Outbox, batch: Any) -> Any:
+    wanted = batch.column(transform.WANTED)
+    chosen = batch.filter(wanted)
+    rejected = batch.filter(pc.invert(wanted)).column("sequence_number").to_pylist()
+    others: list[rounds.Fate] = [(number, rounds.RETURNED, None, None) for number in rejected]
+    numbers = chosen.column("sequence_number").to_pylist()
+    died_in = chosen.column("dead_letter_source").to_pylist()
+    by_target: dict[str, list[int]] = defaultdict(list)
+    for row, source in enumerate(died_in):
+        by_target[work.home(source)].append(row)
+    # A dead letter without an id gets one that is the same in every attempt.
+    encoded = _encoded(chosen, lambda row: f"{work.source}-{numbers[row]}")
+    sent = 0
+    for target, rows in by_target.items():
+        fates = outbox.deliver(target, [encoded[row] for row in rows])
+        for row, refusal in zip(rows, fates, strict=True):
+            if refusal is None:
+                sent += 1
+            else:
+                others.append(
+                    (numbers[row], rounds.RETURNED, refusal.condition, refusal.description)
+                )
+    return rounds.fates_batch(work.source, sent, others)
+
+
+def _encoded(batch: Any, make_id: Callable[[int], str]) -> list[bytes]:
+    try:
+        return to_messages(batch, make_id)
+    except RowError as error:
+        number = batch.column("sequence_number")[error.row].as_py()
+        raise ValueError(f"the message with sequence number {number}: {error}") from error
