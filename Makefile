@@ -6,9 +6,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(shell find src/twinbus -type f -not -path '*/__pycache__/*') pyproject.toml setup.py
 STAMPS := .stamps
-# Most tests wait for a broker rather than compute; a file's tests stay together. Those of
-# pairing are left out: they run side by side by themselves, against time-outs.
+# Most tests wait for a broker rather than compute; a file's tests stay together. Left out are
+# those of pairing (they run side by side by themselves, against time-outs), those in a browser
+# (whose driver keeps an event loop running) and those on Spark (which takes both cores).
 PARALLEL := -n 3 --dist loadfile
+APART := tests/pairing tests/browser tests/spark
 
 .DEFAULT_GOAL := help
 
@@ -22,14 +24,17 @@ serve: setup ## Run the broker on ./twinbus-data and print the connection string
 
 .PHONY: test
 test: setup js ## Run every test
-	$(BIN)/python -m pytest $(PARALLEL) -m "not long" --ignore tests/pairing
+	$(BIN)/python -m pytest $(PARALLEL) -m "not long" $(APART:%=--ignore %)
 	$(BIN)/python -m pytest -m "not long" tests/pairing
+	$(BIN)/python -m pytest $(PARALLEL) -m "not long" tests/browser
+	$(BIN)/python -m pytest -m "not long" tests/spark
 	TWINBUS_FORM=interpreted $(BIN)/python -m pytest $(PARALLEL) -m "not long" \
 		-o pythonpath="src ." tests/unit tests/model tests/vectors tests/compat/test_proton.py
 
 .PHONY: test-long
 test-long: setup js ## Run the longer forms of the tests as well
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(APART:%=--ignore %)
+	for tests in $(APART); do $(BIN)/python -m pytest $$tests || exit 1; done
 
 .PHONY: check
 check: setup ## Lint, format, types, layers

@@ -51,7 +51,10 @@ class Http:
         payload = None if body is None else json.dumps(body)
         self._connection.request(method, path, payload, sent | (headers or {}))
         response = self._connection.getresponse()
-        return Answer(response.status, response.headers, response.read())
+        answer = Answer(response.status, response.headers, response.read())
+        # The next request may come after the server has given an idle connection up.
+        self._connection.close()
+        return answer
 
     def get(self, name: str, /, **parameters: Any) -> Answer:
         query = f"?{urlencode(parameters)}" if parameters else ""
