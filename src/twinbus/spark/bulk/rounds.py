@@ -126,6 +126,13 @@ class Holding:
     def settle(self, held: Round, fates: Sequence[dict[str, Any]]) -> None:
         """End a round: complete all of it but what has another fate."""
         own = [fate for fate in fates if fate["entity"] == held.entity]
+        accounted = sum(fate["count"] for fate in own)
+        if accounted != len(held.ranges):
+            # To complete what no task has told of would be to lose it.
+            raise RuntimeError(
+                f"The tasks told of {accounted} messages of '{held.entity}', and"
+                f" {len(held.ranges)} were set aside for them: nothing is completed."
+            )
         returned = [fate["sequence_number"] for fate in own if fate["fate"] == RETURNED]
         dead = [
             {
