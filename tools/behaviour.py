@@ -95,7 +95,9 @@ def proofs() -> dict[str, list[str]]:
             if not _is_test(node):
                 continue
             text = f"{node.name} {ast.get_docstring(node) or ''}"
-            for rule in set(re.findall(r"(?<![A-Za-z0-9])([ESRDPCLesrdpcl]\d{1,2})(?![0-9])", text)):
+            for rule in set(
+                re.findall(r"(?<![A-Za-z0-9])([ESRDPCLesrdpcl]\d{1,2})(?![0-9])", text)
+            ):
                 if rule.upper() in found:
                     found[rule.upper()].append(f"{path.relative_to(ROOT)}::{node.name}")
     return found
