@@ -27,7 +27,7 @@ test: setup js ## Run every test
 	$(BIN)/python -m pytest $(PARALLEL) -m "not long" $(APART:%=--ignore %)
 	$(BIN)/python -m pytest -m "not long" tests/pairing
 	$(BIN)/python -m pytest $(PARALLEL) -m "not long" tests/browser
-	$(BIN)/python -m pytest -m "not long" tests/spark
+	$(BIN)/python -m pytest $(PARALLEL) -n 2 -m "not long" tests/spark
 	TWINBUS_FORM=interpreted $(BIN)/python -m pytest $(PARALLEL) -m "not long" \
 		-o pythonpath="src ." tests/unit tests/model tests/vectors tests/compat/test_proton.py
 
