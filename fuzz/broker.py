@@ -1,7 +1,8 @@
-"""A broker in memory with one connection and a management link to each of its entities.
+"""A broker in memory with one connection, for fuzzing what stands behind the frames.
 
-Bytes choose the operation, the entity and the body: a well-formed map of the names that
-operations read, or an AMQP value as it comes. The answer must come and the connection stay.
+Bytes choose what is asked of it: requests to `$management`, or attaching, sending, receiving and
+settling on links. Every request must be answered, and what the broker holds at the end must be
+what its journal tells.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from tests.sim.node import live_of, replay
 from tests.store.journal_disks import MemoryDisk
-from tests.unit.amqp.amqp_client import Peer, source, target
+from tests.unit.amqp.amqp_client import DETACH, TRANSFER, Peer, source, target
 from twinbus.amqp.codec import encode
+from twinbus.amqp.sections import BATCH_FORMAT
 from twinbus.amqp.types import Described, Int, Symbol, Timestamp, UInt, ULong
 from twinbus.core.descriptions import (
     QueueDescription,
@@ -25,8 +28,8 @@ from twinbus.engine.engine import Engine
 from twinbus.engine.namespace import Namespace
 from twinbus.journal import Journal
 from twinbus.server.authorization import Guard
-from twinbus.server.bridge import Bridge, Hub
-from twinbus.server.door import FrontDoor, Visitor
+from twinbus.server.bridge import Bridge, Hub, Replies
+from twinbus.server.door import SESSION_FILTER, FrontDoor, Visitor
 
 _NOW_MS = 1_700_000_000_000
 ENTITIES = ("q", "s", "t", "t/Subscriptions/u", "q/$deadletterqueue")
@@ -36,6 +39,8 @@ OPERATIONS = (
     "update-disposition", "batch-delete-messages", "schedule-message",
     "cancel-scheduled-message", "add-rule", "remove-rule", "enumerate-rules",
     "twinbus:purge", "twinbus:undefer", "twinbus:resubmit", "no-such-thing",
+    "twinbus:reserve", "twinbus:attempt", "twinbus:settle-upto", "twinbus:reservations",
+    "twinbus:release", "twinbus:read",
 )  # fmt: skip
 KEYS = (
     "from-sequence-number", "message-count", "session-id", "state", "omit-message-body",
@@ -43,9 +48,46 @@ KEYS = (
     "properties-to-modify", "deadletter-reason", "deadletter-description",
     "receiver-settle-mode", "sequence-numbers", "session-state", "messages", "message",
     "rule-name", "rule-description", "enqueued-time-utc", "sql-filter", "expression",
-    "correlation-filter", "sql-rule-action",
+    "correlation-filter", "sql-rule-action", "consumer", "epoch", "max-attempts", "returned",
+    "dead-lettered", "sequence-number", "reason", "description", "from", "to", "byte-count",
+    "states", "to-sequence-number",
 )  # fmt: skip
 TEXTS = ("", "a", "active", "deferred", "completed", "suspended", "defered", "1=1", "SET x = 1")
+HANDLES = 6
+
+
+def _message(*, session: str | None = None, **annotations: object) -> bytes:
+    """Annotations, properties and a body."""
+    properties = ["m", *[None] * 9, session] if session else ["m"]
+    marked = {Symbol(f"x-opt-{name.replace('_', '-')}"): at for name, at in annotations.items()}
+    return (
+        encode(Described(ULong(0x72), marked))
+        + encode(Described(ULong(0x73), properties))
+        + encode(Described(ULong(0x74), {"number": Int(7)}))
+        + encode(Described(ULong(0x75), b"body"))
+    )
+
+
+MESSAGES = (
+    _message(),
+    _message(session="a"),
+    _message(scheduled_enqueue_time=Timestamp(_NOW_MS + 5000)),
+    _message(partition_key="a", via_partition_key="b"),
+    encode(Described(ULong(0x70), [True, None, UInt(1)])) + _message(),
+    encode(Described(ULong(0x75), _message())) * 2,
+    encode(Described(ULong(0x77), Described(ULong(0x31), []))),
+    b"\x00",
+)
+OUTCOMES = (
+    Described(ULong(0x24), []),
+    Described(ULong(0x25), [Described(ULong(0x1D), [Symbol("com.microsoft:dead-letter"), "x"])]),
+    Described(ULong(0x26), []),
+    Described(ULong(0x27), [True, False]),
+    Described(ULong(0x27), [True, True]),
+    Described(ULong(0x27), [False, True, {Symbol("a"): 1}]),
+    None,
+    Described(ULong(0x23), [UInt(0), ULong(0)]),
+)
 
 
 class _Host:
@@ -61,22 +103,54 @@ class _Host:
 
 class ManagedBroker:
     def __init__(self) -> None:
-        self._journal = Journal.open(Path("journal"), disk=MemoryDisk(), segment_bytes=4096)
-        engine = Engine(self._journal, 1 << 20, bytes)
-        self._journal.replay(engine.replay)
-        namespace = engine.namespace("n", _NOW_MS)
-        namespace.create_queue(QueueDescription("q"), _NOW_MS)
+        self._disk = MemoryDisk()
+        self._journal = Journal.open(Path("journal"), disk=self._disk, segment_bytes=1 << 16)
+        self._engine = Engine(self._journal, 1 << 20, bytes)
+        self._journal.replay(self._engine.replay)
+        namespace = self._engine.namespace("n", _NOW_MS)
+        namespace.create_queue(QueueDescription("q", lock_duration_ms=5000), _NOW_MS)
         namespace.create_queue(QueueDescription("s", requires_session=True), _NOW_MS)
-        namespace.create_topic(TopicDescription("t"), _NOW_MS)
+        namespace.create_topic(TopicDescription("t", requires_duplicate_detection=True), _NOW_MS)
         namespace.create_subscription(SubscriptionDescription("t", "u"), None, _NOW_MS)
-        self._hub = Hub(engine.kernel, _track, lambda: "id")
+        self._hub = Hub(self._engine.kernel, _track, lambda: "id")
         self._hub.now_ms = _NOW_MS
         door = FrontDoor(_Host(namespace), lambda delay_ms, call: None)
         bridge = Bridge(self._hub, door)
         door.visitors[bridge] = Visitor(bridge)
+        self._bridge = bridge
         self._peer = Peer(bridge)
         bridge.connection = self._peer.server
         self._peer.handshake()
+        self._fill()
+
+    def _fill(self) -> None:
+        """Something for requests to find: three messages in each."""
+        for handle, name in enumerate(("q", "s", "t"), HANDLES):
+            self._peer.attach(handle, receiver=False, name=f"fill-{name}", target=target(name))
+            for number in range(3):
+                payload = MESSAGES[1] if name == "s" else MESSAGES[0]
+                self._peer.transfer(handle, (handle - HANDLES) * 3 + number, payload)
+        self._turn()
+        self._sent = 9
+
+    def _turn(self) -> None:
+        """What the broker does at the end of a turn, with a disk that is done at once."""
+        now_ms = self._hub.now_ms
+        kernel = self._engine.kernel
+        if 0 < kernel.deadline_ms() <= now_ms:
+            kernel.run_timers(now_ms)
+        kernel.dispatch_ready(now_ms)
+        sealed = kernel.seal()
+        self._journal.commit_now(now_ms)
+        kernel.committed(sealed)
+        replies, self._hub.replies = self._hub.replies, Replies()
+        replies.release()
+        kernel.dispatch_ready(now_ms)
+        self._hub.dirty.clear()
+        self._bridge.is_dirty = False
+        self._peer.read()
+
+    # --- requests to $management ------------------------------------------------------
 
     def ask(self, data: bytes) -> None:
         steps = iter(data)
@@ -89,12 +163,113 @@ class ManagedBroker:
         headers = {"operation": f"com.microsoft:{operation}"}
         payload = encode(Described(ULong(0x73), ["m", None, None, None, "in"]))
         payload += encode(Described(ULong(0x74), headers)) + b"\x00\x53\x77" + body
-        self._peer.transfer(1, 0, payload)
-        self._hub.kernel.seal()
-        self._journal.commit_now(_NOW_MS)
-        self._hub.replies.release()
-        self._peer.read()
+        heard = len(self._peer.heard)
+        self._peer.transfer(1, self._sent, payload)
+        self._sent += 1
+        self._turn()
         assert not self._peer.server.finished, "the connection was lost"
+        # What cannot be decoded at all ends the link, with the reason.
+        answers = [frame for frame in self._peer.heard[heard:] if frame.code in (TRANSFER, DETACH)]
+        assert answers, "the request was not answered"
+        for handle in range(2):
+            self._peer.send(DETACH, [UInt(handle), True])
+
+    # --- links ------------------------------------------------------------------------
+
+    def use_links(self, data: bytes) -> None:
+        steps = iter(data)
+        acts: tuple[Callable[[Iterator[int]], None], ...] = (
+            self._attach_receiver,
+            self._attach_sender,
+            self._flow,
+            self._flow,
+            self._transfer,
+            self._transfer,
+            self._disposition,
+            self._disposition,
+            self._detach,
+            self._pass_time,
+            self._coordinate,
+        )
+        for step in steps:
+            acts[step % len(acts)](steps)
+            if step & 0x80:
+                self._turn()
+            if self._peer.server.finished:
+                return
+
+    def _attach_receiver(self, steps: Iterator[int]) -> None:
+        choice = next(steps, 0)
+        name = ENTITIES[choice % len(ENTITIES)]
+        session = (None, "", "a")[choice // 8 % 3]
+        wanted = {Symbol(SESSION_FILTER): session}
+        more = [None] * 6 + [wanted if name == "s" or choice & 0x80 else None]
+        handle = next(steps, 0) % HANDLES
+        self._peer.attach(
+            handle,
+            receiver=True,
+            name=f"r{handle}",
+            source=source(name, *more),
+            snd=choice // 32 % 3,
+            rcv=choice // 64 % 2,
+        )
+
+    def _attach_sender(self, steps: Iterator[int]) -> None:
+        choice, handle = next(steps, 0), next(steps, 0) % HANDLES
+        name = ENTITIES[choice % len(ENTITIES)]
+        self._peer.attach(handle, receiver=False, name=f"s{handle}", target=target(name))
+
+    def _flow(self, steps: Iterator[int]) -> None:
+        handle, credit = next(steps, 0), next(steps, 0)
+        self._peer.flow(
+            handle % HANDLES, credit % 16, count=credit // 32, drain=bool(handle & 0x40),
+            echo=bool(handle & 0x80),
+        )  # fmt: skip
+
+    def _transfer(self, steps: Iterator[int]) -> None:
+        choice, how = next(steps, 0), next(steps, 0)
+        state = Described(ULong(0x34), [bytes((how % 4,))]) if how & 0x40 else None
+        fields = [UInt(choice % HANDLES), UInt(self._sent), b"tag"]
+        fields += [UInt(BATCH_FORMAT if how & 0x10 else 0), bool(how & 0x20), bool(how & 0x80)]
+        fields += [None, state, None, how & 0x0F == 0x0F]
+        self._peer.send(TRANSFER, fields, payload=MESSAGES[choice // 8 % len(MESSAGES)])
+        if not how & 0x80:
+            self._sent += 1
+
+    def _disposition(self, steps: Iterator[int]) -> None:
+        first, how = next(steps, 0), next(steps, 0)
+        state: object = OUTCOMES[how % len(OUTCOMES)]
+        if how & 0x40:
+            state = Described(ULong(0x34), [bytes((first % 4,)), state])
+        last = None if how & 0x10 else first % 32 + first // 64
+        self._peer.disposition(first % 32, last, settled=bool(how & 0x20), state=state)
+
+    def _detach(self, steps: Iterator[int]) -> None:
+        choice = next(steps, 0)
+        self._peer.send(DETACH, [UInt(choice % HANDLES), bool(choice & 0x80)])
+
+    def _pass_time(self, steps: Iterator[int]) -> None:
+        self._hub.now_ms += next(steps, 0) * 100
+        self._turn()
+
+    def _coordinate(self, steps: Iterator[int]) -> None:
+        """Declare or discharge a transaction on a link to the coordinator."""
+        choice = next(steps, 0)
+        coordinator = Described(ULong(0x30), [])
+        self._peer.attach(HANDLES + 3, receiver=False, name="c", target=coordinator)
+        request = Described(ULong(0x31), [])
+        if choice % 2:
+            request = Described(ULong(0x32), [bytes((choice // 4 % 4,)), bool(choice & 2)])
+        self._peer.transfer(HANDLES + 3, self._sent, encode(Described(ULong(0x77), request)))
+        self._sent += 1
+
+    # --- the end ----------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Nothing may be held that a restart would not find, and nothing less."""
+        self._turn()
+        live = live_of(self._engine)
+        assert live == replay(self._disk.contents(), self._hub.now_ms), "not what the journal has"
 
 
 def _track(error: BusError, subject: str) -> str:
@@ -114,12 +289,14 @@ def _value(steps: Iterator[int], depth: int) -> object:
         lambda: Int(next(steps, 0) - 128),
         lambda: (next(steps, 0) - 128) << 55,
         lambda: UInt(next(steps, 0)),
+        lambda: next(steps, 0) % 8,
         lambda: Timestamp(next(steps, 0) << 40),
         lambda: TEXTS[next(steps, 0) % len(TEXTS)],
         lambda: Symbol("symbol"),
         lambda: bytes((next(steps, 0),) * 3),
         lambda: UUID(int=next(steps, 0)),
         lambda: 1.5 if next(steps, 0) % 2 else float("inf"),
+        lambda: MESSAGES[next(steps, 0) % len(MESSAGES)],
     )
     nested: tuple[Callable[[], object], ...] = (
         lambda: [_value(steps, depth - 1) for _ in range(next(steps, 0) % 4)],

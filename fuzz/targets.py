@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fuzz.broker import ManagedBroker
+from fuzz.grammar import atom_entry, sql_text
 from tests.store.journal_disks import MemoryDisk
 from tests.unit.amqp.amqp_client import Peer
 from twinbus.admin import reading
@@ -34,6 +35,10 @@ from twinbus.filters import EvaluationError, FilterError, sql_action, sql_filter
 from twinbus.journal import Journal, JournalDamaged, read_segments
 
 _JOURNAL = Path("journal")
+# With this first byte the rest chooses pieces of a text (`grammar.py`); else it is the text.
+_WRITTEN = b"\0"
+_BETWEEN = b"\xff\xff"
+REQUESTS_MAX = 4
 
 
 def frames(data: bytes) -> None:
@@ -95,7 +100,7 @@ def batch(data: bytes) -> None:
 
 def sql(data: bytes) -> None:
     """Any text is a filter or refused, an action or refused; on a message it ends."""
-    text = data.decode("utf-8", "replace")
+    text = sql_text(data[1:]) if data.startswith(_WRITTEN) else data.decode("utf-8", "replace")
     subject = take_in(_MESSAGE, lambda: "id")
     view = View(subject, lambda: None)  # type: ignore[arg-type,return-value]
     with contextlib.suppress(FilterError, EvaluationError):
@@ -106,6 +111,8 @@ def sql(data: bytes) -> None:
 
 def xml(data: bytes) -> None:
     """Any body of an admin request is a description or refused."""
+    if data.startswith(_WRITTEN):
+        data = atom_entry(data[1:])
     try:
         name, found = reading.read_entry(data)
         if name == "QueueDescription":
@@ -123,9 +130,17 @@ def xml(data: bytes) -> None:
 
 
 def management(data: bytes) -> None:
-    """Any request to `$management` is answered, and the connection lives."""
+    """Any requests to `$management` are answered, and the connection lives."""
     broker = ManagedBroker()
-    broker.ask(data)
+    for request in data.split(_BETWEEN, REQUESTS_MAX - 1):
+        broker.ask(request)
+
+
+def links(data: bytes) -> None:
+    """Links to real entities, used in any order: the broker goes on and its counts are right."""
+    broker = ManagedBroker()
+    broker.use_links(data)
+    broker.check()
 
 
 def journal(data: bytes) -> None:
@@ -163,5 +178,6 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "sql": sql,
     "xml": xml,
     "management": management,
+    "links": links,
     "journal": journal,
 }
