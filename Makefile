@@ -6,10 +6,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(shell find src/twinbus -type f -not -path '*/__pycache__/*') pyproject.toml setup.py
 STAMPS := .stamps
-# Most tests wait for a broker rather than compute; a file's tests stay together. Left out are
-# those of pairing (they run side by side by themselves, against time-outs), those in a browser
-# (whose driver keeps an event loop running) and those on Spark (which takes both cores).
-PARALLEL := -n 3 --dist loadfile
+# Most tests wait for a broker rather than compute; tests/conftest.py says which stay together,
+# and puts the longest first. Left out are those of pairing (they run side by side by
+# themselves, against time-outs), those in a browser (whose driver keeps an event loop running)
+# and those on Spark (which takes both cores).
+PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 APART := tests/pairing tests/browser tests/spark
 
 .DEFAULT_GOAL := help
@@ -23,7 +24,7 @@ serve: setup ## Run the broker on ./twinbus-data and print the connection string
 	$(BIN)/twinbus serve
 
 .PHONY: test
-test: setup js ## Run every test
+test: setup js $(STAMPS)/spark.jsa ## Run every test
 	$(BIN)/python -m pytest $(PARALLEL) -m "not long" $(APART:%=--ignore %)
 	$(BIN)/python -m pytest -m "not long" tests/pairing
 	$(BIN)/python -m pytest $(PARALLEL) -m "not long" tests/browser
@@ -32,17 +33,18 @@ test: setup js ## Run every test
 		-o pythonpath="src ." tests/unit tests/model tests/vectors tests/compat/test_proton.py
 
 .PHONY: test-long
-test-long: setup js ## Run the longer forms of the tests as well
+test-long: setup js $(STAMPS)/spark.jsa ## Run the longer forms of the tests as well
 	$(BIN)/python -m pytest $(APART:%=--ignore %)
 	for tests in $(APART); do $(BIN)/python -m pytest $$tests || exit 1; done
 
 .PHONY: check
-check: setup ## Lint, format, types, layers
+check: setup ## Lint, format, types, layers, dependencies
 	$(BIN)/ruff check src tests bench fuzz tools examples setup.py
 	$(BIN)/ruff format --check src tests bench fuzz tools examples setup.py
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/async_to_sync.py --check
+	$(BIN)/python tools/audit.py
 
 .PHONY: bench
 bench: setup ## Measure against RabbitMQ and the raw disk
@@ -94,6 +96,12 @@ js: $(STAMPS)/js
 
 $(STAMPS)/js: tests/compat/js/package-lock.json $(STAMPS)/environment
 	$(BIN)/python -m tests.support.node
+	@touch $@
+
+# Sessions start in half the time with it. A Java that cannot make one leaves an empty file,
+# which every JVM passes over.
+$(STAMPS)/spark.jsa: $(STAMPS)/environment | setup
+	$(BIN)/python -m tests.support.spark_archive
 	@touch $@
 
 .PHONY: clean

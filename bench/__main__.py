@@ -35,6 +35,7 @@ RUNS = 3
 DEEP_COUNT = 5_000_000
 CAPTURE_COUNT = 350_000
 JOBS_SMALL, JOBS_LARGE = 1_000_000, 10_000_000
+SOAK_MINUTES = 30
 STREAM_COUNT, STREAM_BATCH = 300_000, 50_000
 # Above this share of the cores somebody else is working on the machine.
 LOAD_SHARE_MAX = 0.25
@@ -166,6 +167,25 @@ def batch_jobs(
     console.print(f"local[2], {jobs.MEMORY} of heap")
     for line in jobs.run_all(small, large, only):
         console.print(str(line))
+
+
+@app.command("soak")
+def load_and_soak(
+    minutes: Annotated[int, typer.Option(min=1, help="how long, a fault in each")] = SOAK_MINUTES,
+    form: Annotated[str, typer.Option(help="compiled or interpreted")] = "compiled",
+) -> None:
+    """Load 2,000 connections and 10,000 queues through faults; exit 1 on loss or growth."""
+    from bench.soak.run import run
+
+    if form not in _forms():
+        raise typer.BadParameter(f"the {form} form is not there")
+    _load()
+    reasons = run(console, form, minutes)
+    for reason in reasons:
+        console.print(f"[red]failed[/]: {reason}")
+    if reasons:
+        raise typer.Exit(1)
+    console.print("[green]passed[/]: nothing lost, nothing settled came back, nothing grew")
 
 
 def _forms() -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,9 +14,10 @@ from tests.browser.stage import LISTENER_KEY, SENDER_KEY, Stage
 from tests.support.broker import Broker
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Playwright
+    from playwright.sync_api import Browser
 
 FORM = os.environ.get("TWINBUS_FORM")
+VIEWPORT = {"width": 1360, "height": 860}
 CONFIG = f"""
 [namespaces.shop.policies.listener]
 rights = ["Listen"]
@@ -59,7 +59,7 @@ def _missing() -> str | None:
 
 
 @pytest.fixture(scope="session")
-def playwright() -> Iterator[Playwright]:
+def chromium() -> Iterator[Browser]:
     missing = _missing()
     if missing is not None:
         if os.environ.get("TWINBUS_BROWSER") == "required":
@@ -67,26 +67,22 @@ def playwright() -> Iterator[Playwright]:
         pytest.skip(missing)
     from playwright.sync_api import sync_playwright
 
-    with sync_playwright() as running:
-        yield running
+    with sync_playwright() as running, running.chromium.launch(**browser_settings()) as browser:
+        yield browser
 
 
 @pytest.fixture
-def open_console(
-    playwright: Playwright, broker: Broker, tmp_path: Path
-) -> Iterator[Callable[..., Console]]:
-    """Opens browsers, with any settings; fails a test whose page threw or reached elsewhere."""
+def open_console(chromium: Browser, broker: Broker) -> Iterator[Callable[..., Console]]:
+    """Opens windows with any settings, each with a fresh profile; fails a test whose page threw
+    or reached elsewhere."""
     contexts: list[Any] = []
     faults: list[str] = []
 
     def open_one(live: Broker = broker, **settings: Any) -> Console:
-        profile = tmp_path / f"profile-{len(contexts)}"
-        context = playwright.chromium.launch_persistent_context(
-            **browser_settings(profile, **settings)
-        )
+        context = chromium.new_context(**({"viewport": VIEWPORT} | settings))
         contexts.append(context)
         context.set_default_timeout(15_000)
-        page = context.pages[0]
+        page = context.new_page()
         console = Console(page, live)
         page.on("pageerror", lambda error: faults.append(f"the page threw {error}"))
         origin = console.url.removesuffix("/console/")

@@ -93,13 +93,6 @@ class Console:
         return self.page.locator(f"[data-count='{tab}']")
 
 
-def browser_settings(profile: Path, **more: Any) -> dict[str, Any]:
-    """How Chromium is started: headless, with a profile of its own, asking nobody anything."""
-    return {
-        "user_data_dir": profile,
-        "executable_path": find_chromium(),
-        "headless": True,
-        "args": FLAGS,
-        "viewport": {"width": 1360, "height": 860},
-        **more,
-    }
+def browser_settings() -> dict[str, Any]:
+    """How Chromium is started: headless, asking nobody anything."""
+    return {"executable_path": find_chromium(), "headless": True, "args": FLAGS}

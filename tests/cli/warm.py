@@ -13,17 +13,20 @@ import sys
 import traceback
 from typing import Any
 
-import azure.servicebus
 import azure.servicebus.management
-import rich.console
+import pydantic
 import rich.progress
 import rich.table
+import typer.rich_utils
 
 import twinbus.cli.examination
 import twinbus.pairing
+import twinbus.spark.report.making
 from twinbus.cli.main import main
 
-LOADED = (azure.servicebus.management, rich, twinbus.cli.examination, twinbus.pairing)
+# What commands load when they come to need it, for their work or to read their arguments (typer
+# does that with pydantic, whose parts are loaded when they are named).
+LOADED = (azure.servicebus.management, pydantic.TypeAdapter, rich, typer.rich_utils, twinbus)
 
 
 def run(order: dict[str, Any]) -> None:

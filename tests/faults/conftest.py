@@ -11,11 +11,16 @@ import pytest
 from tests.faults.ledger import QUEUE
 from tests.support.broker import Broker
 
+BRIEF, BRIEF_LOCK_S = "brief", 5
 FORM = os.environ.get("TWINBUS_FORM")
 
 
 def broker_on(directory: Path) -> Broker:
-    queues: dict[str, dict[str, object]] = {QUEUE: {"LockDuration": "PT1M"}, "other": {}}
+    queues: dict[str, dict[str, object]] = {
+        QUEUE: {"LockDuration": "PT1M"},
+        BRIEF: {"LockDuration": f"PT{BRIEF_LOCK_S}S"},
+        "other": {},
+    }
     return Broker(directory, queues, FORM)
 
 

@@ -10,7 +10,7 @@ import resource
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -27,9 +27,9 @@ from tests.support.raw_amqp import (
     RawLink,
     RawReceiver,
     RawSender,
-    _transfer,
     described,
     frame,
+    transfer,
     uint,
 )
 
@@ -95,6 +95,27 @@ def test_a_full_disk_refuses_sends_and_recovers_S1_S2(small_disk: Path) -> None:
         broker.start()
         # One was completed, one came when there was room again.
         assert count_held(broker) == sent - 1 + 1
+
+
+def test_a_disk_that_fills_under_senders_loses_nothing_acknowledged_S1(small_disk: Path) -> None:
+    """They are refused, again and again, until there is room; then they go on."""
+    with broker_on(small_disk) as broker:
+        with Traffic(broker, senders=3, receivers=0, body_bytes=200_000) as traffic:
+            wait_until(lambda: traffic.refused, "a send is refused")
+            refused_at = traffic.sent
+            assert mount(small_disk, "remount", f"size={4 * SMALL_DISK_MB}m")
+            wait_until(lambda: traffic.sent > refused_at + 20, "sends go on when there is room")
+            broker.kill()
+            broker.start()
+            traffic.wait_for(5)
+        traffic.check()
+
+
+def wait_until(is_so: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < deadline, f"never: {what}"
+        time.sleep(0.05)
 
 
 def count_held(broker: Broker) -> int:
@@ -178,7 +199,7 @@ def test_a_sender_that_floods_holds_up_nobody(broker: Broker) -> None:
         try:
             for start in range(0, 50_000, 500):
                 numbers = range(start, start + 500)
-                flood.socket.sendall(b"".join(_transfer(n, "round-0") for n in numbers))
+                flood.socket.sendall(b"".join(transfer(n, "round-0") for n in numbers))
         except OSError:
             # Cut off, or not read any further: both are in order.
             pass

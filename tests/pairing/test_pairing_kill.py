@@ -55,8 +55,7 @@ class Senders:
 
 @contextmanager
 def syphon(near: Side, far: Side) -> Iterator[None]:
-    program = "import typer; from twinbus.pairing.command import syphon; typer.run(syphon)"
-    command = [sys.executable, "-c", program, "--backlog-queues", str(BACKLOG_QUEUES)]
+    command = [sys.executable, "-m", "twinbus", "syphon", "--backlog-queues", str(BACKLOG_QUEUES)]
     command += ["--retry", "1", "--primary", near.connection_string()]
     command += ["--secondary", far.connection_string()]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)

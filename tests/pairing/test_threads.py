@@ -63,8 +63,7 @@ def test_p11_the_command_moves_and_reports(world: LiveWorld) -> None:
     with client, client.get_queue_sender(queue) as sender:
         sender.send_messages([ServiceBusMessage(str(number)) for number in range(7)])
     world.near.set_status(queue, "Active")
-    program = "import typer; from twinbus.pairing.command import syphon; typer.run(syphon)"
-    command = [sys.executable, "-c", program, "--backlog-queues", "2", "--retry", "0.5"]
+    command = [sys.executable, "-m", "twinbus", "syphon", "--backlog-queues", "2", "--retry", "0.5"]
     command += ["--primary", world.primary, "--secondary", world.far.connection_string()]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:

@@ -7,18 +7,24 @@ anew whenever the old one breaks. What it asks for it first tells the auditor.
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from tests.sim.auditor import ACCEPTED, MODIFIED, REJECTED, Auditor, Delivery, Send, Txn
+from tests.sim.auditor import Auditor
+from tests.sim.facts import ACCEPTED, DEFER, MODIFIED, REJECTED, TRANSACTIONAL, Delivery, Send, Txn
+from tests.sim.ledgers import States
 from tests.sim.node import Node
-from tests.sim.peer import TRANSACTIONAL, Broken, Peer, Refused, SimLink, state
+from tests.sim.peer import Broken, Peer, Refused, SimLink, state
+from tests.sim.reading import Answer
 from twinbus.amqp.codec import encode
 from twinbus.amqp.types import Described, Int, Symbol, Timestamp, UInt, ULong
 
-_OPERATION_S = 12.0
+OPERATION_S = 12.0
+#: Here what expires is dead-lettered, and so never lost.
+PERISHABLE = "perishable"
 _SCHEDULED = Symbol("x-opt-scheduled-enqueue-time")
 _FAILURES = (Broken, Refused, OSError, TimeoutError)
 
@@ -35,6 +41,11 @@ class Stage:
     fan_out: Callable[[str, int], tuple[str, ...]] = lambda entity, number: ()
     #: Messages are numbered through, whoever sends them.
     sent_total: int = 0
+    #: The numbers of messages that were deferred, by where they are.
+    deferred: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+
+    def __post_init__(self) -> None:
+        self.states = States(self.auditor)
 
     async def pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds * self.random.random())
@@ -50,13 +61,13 @@ class Stage:
         return send
 
 
-def payload_of(send: Send, *, scheduled_ms: int = 0, ttl_ms: int = 0) -> bytes:
+def payload_of(send: Send) -> bytes:
     """The message of a send: its id, its session, its number as an application property."""
     parts = []
-    if ttl_ms:
-        parts.append(Described(ULong(0x70), [True, None, UInt(ttl_ms)]))
-    if scheduled_ms:
-        parts.append(Described(ULong(0x72), {_SCHEDULED: Timestamp(scheduled_ms)}))
+    if send.ttl_ms:
+        parts.append(Described(ULong(0x70), [True, None, UInt(send.ttl_ms)]))
+    if send.due_ms:
+        parts.append(Described(ULong(0x72), {_SCHEDULED: Timestamp(send.due_ms)}))
     parts.append(Described(ULong(0x73), [send.mid, *[None] * 9, send.session]))
     parts.append(Described(ULong(0x74), {"number": Int(send.number)}))
     parts.append(Described(ULong(0x75), b"x" * (send.number % 7) * 40))
@@ -88,11 +99,11 @@ async def send_plainly(stage: Stage, node: Node, entity: str) -> None:
     """One by one, in batches, overlapped, scheduled."""
 
     async def act(peer: Peer) -> None:
-        async with asyncio.timeout(_OPERATION_S):
+        async with asyncio.timeout(OPERATION_S):
             link = await peer.sender(entity)
         while not stage.is_over.is_set():
             await stage.pause(2)
-            async with asyncio.timeout(_OPERATION_S), asyncio.TaskGroup() as group:
+            async with asyncio.timeout(OPERATION_S), asyncio.TaskGroup() as group:
                 for _ in range(stage.random.choice((1, 1, 1, 4))):
                     group.create_task(_send_some(stage, peer, link, node, entity))
 
@@ -101,12 +112,18 @@ async def send_plainly(stage: Stage, node: Node, entity: str) -> None:
 
 async def _send_some(stage: Stage, peer: Peer, link: SimLink, node: Node, entity: str) -> None:
     count = stage.random.choice((1, 1, 1, 3))
-    ttl_ms = stage.random.randint(500, 8000) if stage.random.random() < 0.1 else 0
-    sends = [stage.new_send(node, entity, expires=ttl_ms > 0) for _ in range(count)]
+    # What expires in the queue that keeps its dead is not gone.
+    is_perishable = entity == PERISHABLE
+    ttl_ms = 0
+    if stage.random.random() < (0.6 if is_perishable else 0.1):
+        ttl_ms = stage.random.randint(500, 8000)
     due_ms = 0
     if stage.random.random() < 0.15:
         due_ms = stage.now_ms() + stage.random.randint(1, 8000)
-    payloads = [payload_of(send, scheduled_ms=due_ms, ttl_ms=ttl_ms) for send in sends]
+    expires = ttl_ms > 0 and not is_perishable
+    times = {"ttl_ms": ttl_ms, "due_ms": due_ms, "expires": expires}
+    sends = [stage.new_send(node, entity, **times) for _ in range(count)]
+    payloads = [payload_of(send) for send in sends]
     await peer.send(link, payloads[0] if count == 1 else batch_of(payloads), sends)
 
 
@@ -114,12 +131,12 @@ async def send_sessions(stage: Stage, node: Node, entity: str, session: str) -> 
     """One after the other, so that the order of acceptance is known."""
 
     async def act(peer: Peer) -> None:
-        async with asyncio.timeout(_OPERATION_S):
+        async with asyncio.timeout(OPERATION_S):
             link = await peer.sender(entity)
         while not stage.is_over.is_set():
             await stage.pause(3)
             send = stage.new_send(node, entity, session=session)
-            async with asyncio.timeout(_OPERATION_S):
+            async with asyncio.timeout(OPERATION_S):
                 await peer.send(link, payload_of(send), [send])
 
     await persist(stage, node, act)
@@ -129,7 +146,7 @@ async def transact(stage: Stage, node: Node, first: str, others: tuple[str, str]
     """Move a message from the first queue into both others, in one transaction."""
 
     async def act(peer: Peer) -> None:
-        async with asyncio.timeout(_OPERATION_S):
+        async with asyncio.timeout(OPERATION_S):
             receiver = await peer.receiver(first)
             senders = [await peer.sender(name) for name in others]
             coordinator = await peer.coordinator()
@@ -139,7 +156,7 @@ async def transact(stage: Stage, node: Node, first: str, others: tuple[str, str]
             while delivery is None and not stage.is_over.is_set():
                 delivery = await peer.next(receiver, 5)
             if delivery is not None:
-                async with asyncio.timeout(_OPERATION_S):
+                async with asyncio.timeout(OPERATION_S):
                     await _move(stage, peer, node, delivery, senders, coordinator)
 
     await persist(stage, node, act)
@@ -185,27 +202,36 @@ async def _move(
 # --- receivers ----------------------------------------------------------------------------
 
 
-async def receive(stage: Stage, node: Node, address: str, *, is_patient: bool = False) -> None:
-    """Receive and settle, mostly well; `is_patient` receivers complete everything."""
+async def receive(
+    stage: Stage, node: Node, address: str, *, is_patient: bool = False, deletes: bool = False
+) -> None:
+    """Receive and settle, mostly well; `is_patient` receivers complete everything.
+
+    With `deletes` the broker settles as it hands over (R1).
+    """
 
     async def act(peer: Peer) -> None:
-        async with asyncio.timeout(_OPERATION_S):
-            link = await peer.receiver(address)
+        async with asyncio.timeout(OPERATION_S):
+            link = await peer.receiver(address, deletes=deletes)
         while not stage.is_over.is_set():
             if link.granted == link.received:
                 peer.grant(link, stage.random.choice((1, 2, 8)))
             delivery = await peer.next(link, 2)
-            if delivery is not None:
+            if delivery is not None and not deletes:
                 await _settle_somehow(stage, peer, delivery, is_patient)
 
     await persist(stage, node, act)
 
 
 async def receive_sessions(stage: Stage, node: Node, address: str) -> None:
+    """Session after session: look at its state, set it anew, receive what there is (E6)."""
+
     async def act(peer: Peer) -> None:
         while not stage.is_over.is_set():
-            async with asyncio.timeout(_OPERATION_S):
+            async with asyncio.timeout(OPERATION_S):
                 link = await peer.session_receiver(address, 5000)
+                if stage.random.random() < 0.5:
+                    await _use_state(stage, peer, link)
             peer.grant(link, 3)
             while (delivery := await peer.next(link, 1.5)) is not None:
                 await _settle_somehow(stage, peer, delivery, stage.random.random() < 0.5)
@@ -215,12 +241,35 @@ async def receive_sessions(stage: Stage, node: Node, address: str) -> None:
     await persist(stage, node, act)
 
 
+async def _use_state(stage: Stage, peer: Peer, link: SimLink) -> None:
+    stream, session = link.address, link.session
+    assert session is not None
+    asked_ms = stage.now_ms()
+
+    def read(answer: Answer) -> None:
+        if answer.status == 200:
+            stage.states.read(stream, session, asked_ms, answer.body.get("session-state"))
+
+    about = {"session-id": session}
+    await peer.ask(stream, "com.microsoft:get-session-state", about, read)
+    stage.sent_total += 1
+    value = f"s{stage.sent_total}".encode()
+    writing = stage.states.writing(stream, session, value)
+    body = {**about, "session-state": value}
+    await peer.ask(
+        stream,
+        "com.microsoft:set-session-state",
+        body,
+        lambda answer: stage.states.wrote(writing, answer),
+    )
+
+
 async def drain_sessions(stage: Stage, node: Node, address: str) -> None:
     """Take session after session and complete everything."""
 
     async def act(peer: Peer) -> None:
         while not stage.is_over.is_set():
-            async with asyncio.timeout(_OPERATION_S):
+            async with asyncio.timeout(OPERATION_S):
                 link = await peer.session_receiver(address, 2000)
             peer.grant(link, 3)
             while (delivery := await peer.next(link, 1.5)) is not None:
@@ -236,7 +285,7 @@ async def _keep(stage: Stage, peer: Peer, delivery: Delivery) -> None:
     left_ms = delivery.until_ms - stage.now_ms()
     await asyncio.sleep(max(0, left_ms - stage.random.choice((2000, 400, 100, 5))) / 1000)
     try:
-        async with asyncio.timeout(_OPERATION_S):
+        async with asyncio.timeout(OPERATION_S):
             await peer.renew(delivery)
     except Refused:
         return
@@ -260,7 +309,7 @@ async def _settle_somehow(stage: Stage, peer: Peer, delivery: Delivery, is_patie
         outcome = state(REJECTED)
     elif luck < 0.85:
         return
-    elif luck < 0.92 and delivery.session is None:
+    elif luck < 0.92:
         await _keep(stage, peer, delivery)
     else:
         arrive_ms = delivery.until_ms + stage.random.choice((-1, 0, 0, 0, 1))
@@ -268,6 +317,8 @@ async def _settle_somehow(stage: Stage, peer: Peer, delivery: Delivery, is_patie
         await peer.settle(delivery, outcome, arrive_ms=arrive_ms)
     except Refused:
         return
+    if delivery.asked == DEFER and delivery.session is None:
+        stage.deferred[delivery.stream].append(delivery.seq)
 
 
 def _one_error(act: Callable[[Peer], Awaitable[None]]) -> Callable[[Peer], Awaitable[None]]:

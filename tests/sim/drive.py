@@ -28,7 +28,7 @@ class Drive:
     def __init__(self, random: Random) -> None:
         self._random = random
         self.slow_until_ms = 0
-        self._sync_fails = False
+        self._failing = ""
         self._is_dying = False
         self._load({})
 
@@ -37,20 +37,19 @@ class Drive:
         self.disk = WatchedDisk(self._memory, before=files, refuse=self._refuse)
 
     def _refuse(self, place: int, operation: Operation) -> None:
-        if operation.kind != "sync":
-            return
-        if self._is_dying:
+        if operation.kind == "sync" and self._is_dying:
             raise PowerCut
-        if self._sync_fails:
-            self._sync_fails = False
-            raise OSError(errno.EIO, "the simulated disk failed to sync")
+        if operation.kind == self._failing:
+            self._failing = ""
+            raise OSError(errno.EIO, f"the simulated disk failed to {operation.kind}")
 
     def sync_ms(self, now_ms: int) -> int:
         """How long the next write and its sync take."""
         return self._random.randint(200, 3000) if now_ms < self.slow_until_ms else 1
 
-    def fail_next_sync(self) -> None:
-        self._sync_fails = True
+    def fail_next(self, kind: str) -> None:
+        """The next operation of a kind, `write` or `sync`, fails."""
+        self._failing = kind
 
     def fill(self) -> None:
         """Nothing more fits, from now on until `free`."""
@@ -59,10 +58,16 @@ class Drive:
     def free(self) -> None:
         self._memory.capacity_bytes = _PLENTY_BYTES
 
+    def heal(self) -> None:
+        """Nothing is wrong any more."""
+        self.free()
+        self.slow_until_ms = 0
+        self._failing = ""
+
     def end_process(self, worker: SimWorker) -> None:
         """Kill -9: what was written stays, in the page cache; what was not is gone."""
         worker.die()
-        self._sync_fails = False
+        self._failing = ""
         self._memory.kill_holders()
 
     def cut_power(self, worker: SimWorker) -> None:

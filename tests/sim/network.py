@@ -11,12 +11,35 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from random import Random
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tests.sim.loop import VirtualLoop
-from tests.unit.amqp.amqp_client import Frame
 from twinbus.amqp.codec import decode
 from twinbus.amqp.types import Described
+
+# How long a client listens to nothing at all.
+_SILENCE_MS = 10_000
+# More than any performative has: what a peer leaves out reads as None.
+_NO_FIELDS: list[Any] = [None] * 15
+
+
+class Frame(NamedTuple):
+    """One frame as a client reads it."""
+
+    code: int
+    fields: list[Any]
+    payload: bytes
+
+
+class Offsets(NamedTuple):
+    """By how much a machine's clock is ahead of the true time, now and at any time before."""
+
+    now_ms: int = 0
+    least_ms: int = 0
+    most_ms: int = 0
+
+    def set(self, offset_ms: int) -> Offsets:
+        return Offsets(offset_ms, min(self.least_ms, offset_ms), max(self.most_ms, offset_ms))
 
 
 class Client(Protocol):
@@ -47,6 +70,9 @@ class Transport(asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self._wire.from_broker(bytes(data))
 
+    def get_write_buffer_size(self) -> int:
+        return self._wire.unread_bytes
+
     def is_closing(self) -> bool:
         return self._wire.broker_end_closed
 
@@ -62,8 +88,14 @@ class Transport(asyncio.Transport):
 
 class Wire:
     def __init__(
-        self, loop: VirtualLoop, random: Random, name: str, protocol: asyncio.Protocol
+        self,
+        loop: VirtualLoop,
+        random: Random,
+        name: str,
+        protocol: asyncio.Protocol,
+        clock: Offsets,
     ) -> None:
+        self.clock = clock
         self._loop = loop
         self._random = random
         self.name = name
@@ -72,12 +104,12 @@ class Wire:
         self._latency_ms = random.choice((1, 2, 5, 20, 70))
         # Of what is on its way to a client that does not read, a broker's socket holds so much.
         self._buffer_bytes = random.choice((1 << 11, 1 << 18))
-        self._held_until_ms = 0
-        # Timers of the same millisecond come in any order; what they bring must not.
+        #: Until when nothing arrives at the broker, and nothing at the client.
+        self._up_held_ms = self._down_held_ms = 0
         self._up: deque[tuple[bytes, Callable[[], None] | None]] = deque()
         self._down: deque[tuple[list[Frame], int]] = deque()
         self._up_ms = self._down_ms = 0
-        self._down_bytes = 0
+        self.unread_bytes = 0
         self._is_full = False
         self._reads_not = False
         self._unread: list[bytes] = []
@@ -100,14 +132,15 @@ class Wire:
         """Put bytes on their way; `arrive_ms` asks for a moment, if it can still be met."""
         if self.client_end_closed:
             return
-        wanted_ms = max(self._arrival_ms(), arrive_ms)
-        self._up_ms = max(self._up_ms, wanted_ms)
+        self._up_ms = max(self._up_ms, self._arrival_ms(), self._up_held_ms, arrive_ms)
         self._up.append((data, on_arrival))
         self._loop.at_ms(self._up_ms, self._reach_broker)
 
     def _reach_broker(self) -> None:
         data, on_arrival = self._up.popleft()
         if self.broker_end_closed:
+            # A machine that knows nothing of this connection says so.
+            self._end_client()
             return
         if on_arrival is not None:
             on_arrival()
@@ -134,11 +167,11 @@ class Wire:
         frames = self._read_frames(data)
         for frame in frames:
             self._client.overheard(frame)
-        self._down_ms = max(self._down_ms, self._arrival_ms())
-        self._down_bytes += len(data)
+        self._down_ms = max(self._down_ms, self._arrival_ms(), self._down_held_ms)
+        self.unread_bytes += len(data)
         self._down.append((frames, len(data)))
         self._loop.at_ms(self._down_ms, self._reach_client)
-        if self._down_bytes > self._buffer_bytes and not self._is_full:
+        if self.unread_bytes > self._buffer_bytes and not self._is_full:
             self._is_full = True
             self._protocol.pause_writing()
 
@@ -155,21 +188,21 @@ class Wire:
                 break
             body = data[at + 8 : at + size]
             is_sasl = data[at + 5] == 1
-            channel = int.from_bytes(data[at + 6 : at + 8], "big")
             at += size
             if body and not is_sasl:
                 value, end = decode(body)
                 assert isinstance(value, Described)
                 assert isinstance(value.descriptor, int)
                 assert isinstance(value.value, list)
-                frames.append(Frame(channel, int(value.descriptor), value.value, body[end:]))
+                fields = value.value + _NO_FIELDS
+                frames.append(Frame(int(value.descriptor), fields, body[end:]))
         self._rest = data[at:]
         return frames
 
     def _reach_client(self) -> None:
         frames, size = self._down.popleft()
-        self._down_bytes -= size
-        if self._is_full and self._down_bytes <= self._buffer_bytes // 4:
+        self.unread_bytes -= size
+        if self._is_full and self.unread_bytes <= self._buffer_bytes // 4:
             self._is_full = False
             if not self.broker_end_closed:
                 self._protocol.resume_writing()
@@ -179,8 +212,7 @@ class Wire:
                 self._client.arrived(frame)
 
     def _arrival_ms(self) -> int:
-        jitter_ms = self._random.randint(0, 3)
-        return max(self._loop.now_ms() + self._latency_ms + jitter_ms, self._held_until_ms)
+        return self._loop.now_ms() + self._latency_ms + self._random.getrandbits(2)
 
     # --- endings and faults -----------------------------------------------------------
 
@@ -203,12 +235,20 @@ class Wire:
         self._end_client()
 
     def half_open(self) -> None:
-        """The client is gone and the broker does not know."""
-        self._end_client()
+        """One end is gone and the other does not know."""
+        if self._random.random() < 0.5:
+            self._end_client()
+            return
+        self._end_broker()
+        # A client that only listens finds out when nothing comes for too long.
+        self._loop.at_ms(self._loop.now_ms() + _SILENCE_MS, self._end_client)
 
-    def black_hole(self, until_ms: int) -> None:
-        """Nothing arrives, either way, until then; nobody is told."""
-        self._held_until_ms = until_ms
+    def black_hole(self, until_ms: int, *, up: bool = True, down: bool = True) -> None:
+        """Nothing arrives until then, one way or both; nobody is told."""
+        if up:
+            self._up_held_ms = until_ms
+        if down:
+            self._down_held_ms = until_ms
 
     def _end_broker(self) -> None:
         if not self.broker_end_closed:

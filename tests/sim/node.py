@@ -6,22 +6,22 @@ here; every part between a wire and the drive is the product's own.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from tests.sim.drive import Drive, SimWorker, flip_bit, misdirect
-from tests.sim.loop import VirtualLoop
-from tests.sim.network import Wire
+from tests.sim.loop import Call, VirtualLoop
+from tests.sim.network import Offsets, Wire
 from tests.store.journal_disks import Files, MemoryDisk
 from twinbus.core.descriptions import LISTEN, MANAGE, SEND, AuthorizationRule
 from twinbus.engine.engine import Engine
-from twinbus.engine.index import ACTIVE, DEFERRED, DEFERRED_LOCKED, LOCKED
+from twinbus.engine.index import ACTIVE, DEFERRED, DEFERRED_LOCKED, GONE, LOCKED
 from twinbus.engine.message import Message
 from twinbus.engine.namespace import Namespace
+from twinbus.engine.stream import Stream
 from twinbus.journal import Journal, JournalDamaged
 from twinbus.server.authorization import Guard
 from twinbus.server.broker import Broker
@@ -30,6 +30,8 @@ from twinbus.server.listener import AmqpListener
 
 SEGMENT_BYTES = 12 << 10
 JOURNAL = Path("journal")
+#: How far a machine's clock may be off; less than any window of duplicate detection.
+_CLOCK_OFFSETS_MS = (-60_000, -5_000, 0, 5_000, 60_000)
 POLICY, KEY = "root", "key"
 
 #: Stream path and sequence number: state, delivery count and message id.
@@ -38,22 +40,33 @@ Live = dict[tuple[str, int], tuple[int, int, str]]
 
 class Node:
     def __init__(
-        self, loop: VirtualLoop, random: Random, name: str, make: Callable[[Namespace, int], None]
+        self,
+        loop: VirtualLoop,
+        random: Random,
+        name: str,
+        make: Callable[[Namespace, int], None],
+        ended: Callable[[str], None],
     ) -> None:
+        """`ended` hears of each end of the process."""
         self._loop = loop
         self._random = random
         self.name = name
         self._make = make
+        self._ended = ended
         self.drive = Drive(random)
-        self._memory_bytes_max = random.choice((0, 2 << 10, 1 << 30))
+        self.memory_bytes_max = random.choice((0, 2 << 10, 1 << 30))
         self.wires: list[Wire] = []
         self._wires_total = 0
         self.is_up = False
         self.starts_total = 0
+        self._clock = Offsets()
 
     # --- the process ------------------------------------------------------------------
 
     def start(self) -> None:
+        # Somebody may have set the clock meanwhile.
+        if self.starts_total and self._random.random() < 0.15:
+            self._clock = self._clock.set(self._random.choice(_CLOCK_OFFSETS_MS))
         journal = Journal.open(JOURNAL, disk=self.drive.disk, segment_bytes=SEGMENT_BYTES)
         self._worker = SimWorker(self._loop, self.drive)
         # Without `notify` a job tells who waits as it ends; here it ends when the disk has
@@ -61,12 +74,12 @@ class Node:
         journal._worker = self._worker  # type: ignore[assignment]
         self.broker = Broker(
             journal,
-            self._memory_bytes_max,
+            self.memory_bytes_max,
             _Part(self, self._loop),  # type: ignore[arg-type]
-            self._loop.now_ms,
+            self._now_ms,
             self._random.randbytes,
             # Some machines observe; which is drawn with the rest.
-            observing=self._memory_bytes_max == 0,
+            observing=self.memory_bytes_max == 0,
         )
         now_ms = self.broker.begin_turn()
         self._namespace = self.broker.engine.namespace(self.name, now_ms)
@@ -77,6 +90,10 @@ class Node:
         self._listener = AmqpListener(self.broker, self._door)
         self.is_up = True
         self.starts_total += 1
+
+    def _now_ms(self) -> int:
+        """The time as this machine has it."""
+        return self._loop.now_ms() + self._clock.now_ms
 
     def resolve(self, host: str | None) -> tuple[Namespace, Guard]:
         return self._namespace, self._guard
@@ -105,6 +122,7 @@ class Node:
 
     def _end(self) -> None:
         self.is_up = False
+        self._ended(self.name)
         wires, self.wires = self.wires, []
         for wire in wires:
             wire.drop_broker()
@@ -116,7 +134,7 @@ class Node:
         self._wires_total += 1
         name = f"{self.name}-{self._wires_total}"
         self.wires = [wire for wire in self.wires if not wire.broker_end_closed]
-        wire = Wire(self._loop, self._random, name, self._listener.make_protocol())
+        wire = Wire(self._loop, self._random, name, self._listener.make_protocol(), self._clock)
         self.wires.append(wire)
         return wire
 
@@ -133,12 +151,32 @@ class Node:
 
     # --- what it holds ----------------------------------------------------------------
 
+    def _stream(self, path: str) -> Stream:
+        (stream,) = [each for each in self.broker.engine.streams() if each.path == path]
+        return stream
+
+    def mid(self, path: str, seq: int) -> str:
+        """The id of one message."""
+        return _mid(self._stream(path), seq)
+
+    def has(self, path: str, seq: int) -> bool:
+        return self._stream(path).index.state(seq) != GONE
+
+    def unfinished(self) -> Iterator[str]:
+        """Messages that somebody should still receive: all but dead and deferred ones."""
+        for stream in self.broker.engine.streams():
+            seq = 0 if "$" in stream.path else stream.index.next_present(1)
+            while seq:
+                if stream.index.state(seq) not in (DEFERRED, DEFERRED_LOCKED):
+                    yield f"{_mid(stream, seq)} in {stream.path}"
+                seq = stream.index.next_present(seq + 1)
+
     def live(self) -> Live:
         return live_of(self.broker.engine)
 
     def replayed(self) -> Live:
         """What a broker would hold that read this one's journal now."""
-        return replay(self.drive.contents(), self._loop.now_ms())
+        return replay(self.drive.contents(), self._now_ms())
 
     def damage_goes_unnoticed(self) -> str | None:
         """Damage a copy of the disk; say what was done if a start would neither fail nor be right.
@@ -147,13 +185,13 @@ class Node:
         the power cut in half.
         """
         files = self.drive.contents()
-        truth = replay(files, self._loop.now_ms())
+        truth = replay(files, self._now_ms())
         for damage in (flip_bit, misdirect):
             damaged = damage(files, self._random)
             if damaged is None:
                 continue
             try:
-                found = replay(damaged, self._loop.now_ms())
+                found = replay(damaged, self._now_ms())
             except JournalDamaged:
                 continue
             if found != truth:
@@ -172,10 +210,10 @@ class _Part:
     def _is_alive(self) -> bool:
         return self._node.is_up and self._node.starts_total == self._life
 
-    def call_soon(self, call: Callable[[], None]) -> asyncio.Handle:
+    def call_soon(self, call: Callable[[], None]) -> Call:
         return self._loop.call_soon(self._run, call)
 
-    def call_later(self, delay_s: float, call: Callable[[], None]) -> asyncio.TimerHandle:
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> Call:
         return self._loop.call_later(delay_s, self._run, call)
 
     def _run(self, call: Callable[[], None]) -> None:
@@ -199,7 +237,10 @@ def live_of(engine: Engine) -> Live:
         while seq:
             state = stream.index.state(seq)
             state = {LOCKED: ACTIVE, DEFERRED_LOCKED: DEFERRED}.get(state, state)
-            mid = Message(stream.stored(seq)).properties()[0]
-            found[stream.path, seq] = state, stream.counts.get(seq, 0), str(mid)
+            found[stream.path, seq] = state, stream.counts.get(seq, 0), _mid(stream, seq)
             seq = stream.index.next_present(seq + 1)
     return found
+
+
+def _mid(stream: Stream, seq: int) -> str:
+    return str(Message(stream.stored(seq)).properties()[0])

@@ -9,13 +9,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
-from uuid import UUID
 
-from tests.sim.auditor import Auditor, Delivery, Send, code_of, fields_of
-from tests.sim.network import Wire
+from tests.sim.auditor import Auditor
+from tests.sim.facts import ACCEPTED, REJECTED, TRANSACTIONAL, Delivery, Send, code_of, fields_of
+from tests.sim.network import Frame, Wire
 from tests.sim.node import KEY, POLICY
+from tests.sim.reading import (
+    Answer,
+    Said,
+    condition_of,
+    numbers_of,
+    read_answer,
+    read_message,
+    read_transfer,
+)
 from tests.unit.amqp.amqp_client import (
     ATTACH,
     BEGIN,
@@ -25,18 +35,24 @@ from tests.unit.amqp.amqp_client import (
     FLOW,
     OPEN,
     TRANSFER,
-    Frame,
     attach_fields,
     performative,
     source,
     target,
 )
-from twinbus.amqp.codec import decode, encode
+from twinbus.amqp.codec import encode
 from twinbus.amqp.framing import AMQP_HEADER, SASL_HEADER, sasl_frame
-from twinbus.amqp.types import Described, Symbol, UInt, ULong
+from twinbus.amqp.types import (
+    ARRAY_OF_LONG,
+    ARRAY_OF_UUID,
+    AmqpArray,
+    Described,
+    Symbol,
+    UInt,
+    ULong,
+)
 
-ACCEPTED, REJECTED, RELEASED, MODIFIED = 0x24, 0x25, 0x26, 0x27
-DECLARE, DISCHARGE, DECLARED, TRANSACTIONAL, COORDINATOR = 0x31, 0x32, 0x33, 0x34, 0x30
+DECLARE, DISCHARGE, DECLARED, COORDINATOR = 0x31, 0x32, 0x33, 0x30
 BATCH_FORMAT = 0x80013700
 WINDOW = 1 << 30
 SESSION_FILTER = Symbol("com.microsoft:session-filter")
@@ -68,18 +84,32 @@ class SimLink:
     session: str | None = None
     is_open: bool = False
     error: Exception | None = None
-    credit: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
+    #: How many transfers have been allowed since the link began, and who waits for more.
     granted: int = 0
+    waiting: list[asyncio.Future[None]] = field(default_factory=list)
     sent: int = 0
     received: int = 0
     inbox: deque[Delivery] = field(default_factory=deque)
-    bell: asyncio.Event = field(default_factory=asyncio.Event)
+    #: Somebody waits for what comes in.
+    bell: asyncio.Future[None] | None = None
     #: On this link come the answers of a management node.
     carries_answers: bool = False
 
     def check(self) -> None:
         if self.error is not None:
             raise self.error
+
+    def ring(self) -> None:
+        """Let whoever waits for what comes in look again."""
+        if self.bell is not None and not self.bell.done():
+            self.bell.set_result(None)
+
+    def wake(self) -> None:
+        """Let those who wait for credit look again."""
+        waiting, self.waiting = self.waiting, []
+        for each in waiting:
+            if not each.done():
+                each.set_result(None)
 
 
 class Peer:
@@ -97,8 +127,9 @@ class Peer:
         self._deliveries: dict[int, Delivery] = {}
         self._waiting: dict[tuple[bool, int], asyncio.Future[Described]] = {}
         self._opened: dict[str, asyncio.Future[None]] = {}
-        #: Renewals under way: the lock of each, and who waits for the answer.
-        self._renewals: dict[str, tuple[Delivery, asyncio.Future[int]]] = {}
+        #: Requests under way: who hears the answer when it is said, and who waits for it.
+        self._requests: dict[str, tuple[Said | None, asyncio.Future[Answer]]] = {}
+        self._requests_total = 0
         wire.join(self)
         plain = state(0x41, Symbol("PLAIN"), f"\0{POLICY}\0{KEY}".encode())
         self._wire.send(
@@ -183,11 +214,19 @@ class Peer:
             raise _refusal(answer)
 
     async def _transfer(
-        self, link: SimLink, payload: bytes, sends: list[Send], wrapped: Described | None
+        self,
+        link: SimLink,
+        payload: bytes,
+        sends: list[Send],
+        wrapped: Described | None,
+        reached: Callable[[], None] | None = None,
     ) -> Described:
         link.check()
-        await link.credit.acquire()
-        link.check()
+        while link.sent >= link.granted:
+            waiting: asyncio.Future[None] = _future()
+            link.waiting.append(waiting)
+            await waiting
+            link.check()
         number = self._next_delivery
         self._next_delivery += 1
         link.sent += 1
@@ -195,8 +234,9 @@ class Peer:
             self._sends[number] = sends
         kind = BATCH_FORMAT if len(sends) > 1 else 0
         answer = self._expect(True, number)
-        fields = [UInt(link.handle), UInt(number), number.to_bytes(4, "big"), UInt(kind)]
-        self._write(TRANSFER, [*fields, False, False, None, wrapped], payload)
+        fields: list[Any] = [UInt(link.handle), UInt(number), number.to_bytes(4, "big"), UInt(kind)]
+        fields += [False, False, None, wrapped]
+        self._wire.send(performative(TRANSFER, fields, payload=payload), reached)
         return await answer
 
     # --- receiving --------------------------------------------------------------------
@@ -210,14 +250,20 @@ class Peer:
 
     async def next(self, link: SimLink, wait_s: float) -> Delivery | None:
         """The next delivery, or None when none came in time."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + wait_s
+        # As `asyncio.timeout` would, without its weight: nothing is waited for as often.
+        timer = None if link.inbox else loop.call_later(wait_s, link.ring)
         try:
-            async with asyncio.timeout(wait_s):
-                while not link.inbox:
-                    link.check()
-                    link.bell.clear()
-                    await link.bell.wait()
-        except TimeoutError:
-            return None
+            while not link.inbox:
+                link.check()
+                if loop.time() >= until_s:
+                    return None
+                link.bell = loop.create_future()
+                await link.bell
+        finally:
+            if timer is not None:
+                timer.cancel()
         return link.inbox.popleft()
 
     async def settle(
@@ -226,6 +272,7 @@ class Peer:
         """Settle; return when the broker agreed. A time-out leaves it open what became of it."""
         self._check()
         self._auditor.settling(delivery, outcome)
+        assert delivery.number is not None
         answer = self._expect(False, delivery.number)
         fields = [True, UInt(delivery.number), None, False, outcome]
         self._wire.send(
@@ -235,12 +282,85 @@ class Peer:
         )
         async with asyncio.timeout(wait_s):
             said = await answer
-        if said.descriptor != outcome.descriptor or _condition(said):
+        if said.descriptor != outcome.descriptor or condition_of(said):
             raise _refusal(said)
 
+    async def fetch_deferred(self, address: str, seq: int) -> Delivery:
+        """Lock a deferred message by its number (E5)."""
+        found: list[Delivery] = []
+        fetched_ms = 0
+
+        def reached() -> None:
+            nonlocal fetched_ms
+            fetched_ms = self._auditor.now_ms()
+
+        def said(answer: Answer) -> None:
+            if answer.status == 200:
+                entry = answer.body["messages"][0]
+                link = f"{address}/$management"
+                delivery = read_message(entry["message"], self._wire, self.node, link, address)
+                delivery.tag = entry["lock-token"].bytes_le
+                delivery.fetched_ms = fetched_ms
+                found.append(delivery)
+                self._auditor.delivered(delivery)
+
+        body = {
+            "sequence-numbers": AmqpArray([seq], ARRAY_OF_LONG),
+            "receiver-settle-mode": UInt(1),
+        }
+        operation = "com.microsoft:receive-by-sequence-number"
+        answer = await self.ask(address, operation, body, said, reached)
+        if answer.status != 200:
+            raise Refused(answer.condition)
+        return found[0]
+
+    async def settle_by_token(self, delivery: Delivery, status: str, outcome: Described) -> None:
+        """Settle through the management node, as one settles what was fetched by number."""
+        self._auditor.settling(delivery, outcome)
+
+        def said(answer: Answer) -> None:
+            condition = "" if answer.status == 200 else answer.condition
+            self._auditor.settled(delivery, code_of(outcome), condition)
+
+        answer = await self.ask(
+            delivery.stream,
+            "com.microsoft:update-disposition",
+            {"disposition-status": status, "lock-tokens": _tokens(delivery)},
+            said,
+            lambda: self._auditor.settling_reached(delivery),
+        )
+        if answer.status != 200:
+            raise Refused(answer.condition)
+
     async def renew(self, delivery: Delivery) -> None:
-        """Prolong a lock through the management node of its entity (R6)."""
-        node = f"{delivery.stream}/$management"
+        """Prolong a lock (R6), or that of a whole session."""
+
+        def said(answer: Answer) -> None:
+            if answer.status == 200:
+                ends = answer.body.get("expiration") or answer.body["expirations"][0]
+                self._auditor.renewed(delivery, int(ends) - self._wire.clock.now_ms)
+
+        operation, body = "renew-lock", {"lock-tokens": _tokens(delivery)}
+        if delivery.session is not None:
+            operation, body = "renew-session-lock", {"session-id": delivery.session}
+        answer = await self.ask(delivery.stream, f"com.microsoft:{operation}", body, said)
+        if answer.status != 200:
+            raise Refused(answer.condition)
+
+    async def ask(
+        self,
+        address: str,
+        operation: str,
+        body: dict[str, Any],
+        said: Said | None = None,
+        reached: Callable[[], None] | None = None,
+    ) -> Answer:
+        """Ask the management node of an entity.
+
+        `reached` is called when the request is at the broker, `said` when the broker answers,
+        whether or not the answer ever comes here.
+        """
+        node = f"{address}/$management"
         answers = self._links.get(f"{node}#answers")
         if answers is None:
             answers = await self._attach(node, "answers", receiver=True, source=source(node))
@@ -248,84 +368,90 @@ class Peer:
         requests = self._links.get(f"{node}#requests")
         if requests is None:
             requests = await self._attach(node, "requests", receiver=False, target=target(node))
-        name = f"renew-{self._next_delivery}"
-        answer: asyncio.Future[int] = _future()
-        self._renewals[name] = delivery, answer
-        properties = state(0x73, name, None, None, None, answers.name)
-        headers = Described(ULong(0x74), {"operation": "com.microsoft:renew-lock"})
-        body = Described(ULong(0x77), {"lock-tokens": [delivery.token]})
-        payload = encode(properties) + encode(headers) + encode(body)
-        await self._transfer(requests, payload, [], None)
-        status = await answer
-        if status != 200:
-            raise Refused(str(status))
+        self._requests_total += 1
+        name = f"request-{self._requests_total}"
+        answer: asyncio.Future[Answer] = _future()
+        self._requests[name] = said, answer
+        payload = b"".join(
+            (
+                encode(state(0x73, name, None, None, None, answers.name)),
+                encode(Described(ULong(0x74), {"operation": operation})),
+                encode(Described(ULong(0x77), body)),
+            )
+        )
+        await self._transfer(requests, payload, [], None, reached)
+        return await answer
 
     # --- what the broker says ---------------------------------------------------------
 
     def overheard(self, frame: Frame) -> None:
         if frame.code == ATTACH:
-            link = self._links[frame[0]]
-            self._remote[frame[1]] = link
-            if frame[2] is False and frame[5] is not None:
-                given = (frame[5].value + [None] * 8)[7] or {}
+            link = self._links[frame.fields[0]]
+            self._remote[frame.fields[1]] = link
+            if frame.fields[2] is False and frame.fields[5] is not None:
+                given = (frame.fields[5].value + [None] * 8)[7] or {}
                 link.session = given.get(SESSION_FILTER)
         elif frame.code == TRANSFER:
-            link = self._remote[frame[0]]
+            link = self._remote[frame.fields[0]]
             if link.carries_answers:
                 self._overhear_answer(frame.payload)
                 return
-            delivery = _read_delivery(frame, self._wire, self.node, link)
-            self._deliveries[delivery.number] = delivery
+            delivery = read_transfer(frame, self._wire, self.node, link.name, link.address)
+            self._deliveries[frame.fields[1]] = delivery
             self._auditor.delivered(delivery)
         elif frame.code == DISPOSITION:
-            for number in _numbers(frame):
-                if frame[0]:
+            for number in numbers_of(frame):
+                if frame.fields[0]:
                     for send in self._sends.pop(number, ()):
-                        self._auditor.answered(send, frame[4].descriptor, _condition(frame[4]))
+                        self._auditor.answered(
+                            send, frame.fields[4].descriptor, condition_of(frame.fields[4])
+                        )
                 elif (settled := self._deliveries.get(number)) is not None:
-                    self._auditor.settled(settled, frame[4].descriptor, _condition(frame[4]))
+                    self._auditor.settled(
+                        settled, frame.fields[4].descriptor, condition_of(frame.fields[4])
+                    )
         elif frame.code == DETACH:
-            link = self._remote[frame[0]]
+            link = self._remote[frame.fields[0]]
             self._auditor.leaving(self._wire, link.name)
 
     def _overhear_answer(self, payload: bytes) -> None:
-        sections = _sections(payload)
-        delivery, _ = self._renewals[sections[0x73][5]]
-        if sections[0x74]["statusCode"] == 200:
-            self._auditor.renewed(delivery, int(sections[0x77]["expirations"][0]))
+        name, answer = read_answer(payload)
+        said, _ = self._requests[name]
+        if said is not None:
+            said(answer)
 
     def arrived(self, frame: Frame) -> None:
         if frame.code == ATTACH:
-            link = self._links[frame[0]]
+            link = self._links[frame.fields[0]]
             # A refusal comes as an attach without the terminus, and a detach after it.
-            if frame[5 if frame[2] is False else 6] is not None:
+            if frame.fields[5 if frame.fields[2] is False else 6] is not None:
                 link.is_open = True
                 self._resolve_open(link)
-        elif frame.code == FLOW and frame[4] is not None:
-            link = self._remote[frame[4]]
-            allowed = (frame[5] or 0) + (frame[6] or 0)
-            for _ in range(allowed - link.granted):
-                link.credit.release()
-            link.granted = max(link.granted, allowed)
+        elif frame.code == FLOW and frame.fields[4] is not None:
+            link = self._remote[frame.fields[4]]
+            allowed = (frame.fields[5] or 0) + (frame.fields[6] or 0)
+            if allowed > link.granted:
+                link.granted = allowed
+                link.wake()
         elif frame.code == TRANSFER:
-            link = self._remote[frame[0]]
+            link = self._remote[frame.fields[0]]
             link.received += 1
             if link.carries_answers:
-                sections = _sections(frame.payload)
-                _, answer = self._renewals[sections[0x73][5]]
-                if not answer.done():
-                    answer.set_result(int(sections[0x74]["statusCode"]))
+                name, answer = read_answer(frame.payload)
+                _, asked = self._requests.pop(name)
+                if not asked.done():
+                    asked.set_result(answer)
                 return
-            link.inbox.append(self._deliveries[frame[1]])
-            link.bell.set()
+            link.inbox.append(self._deliveries[frame.fields[1]])
+            link.ring()
         elif frame.code == DISPOSITION:
-            for number in _numbers(frame):
-                waiting = self._waiting.pop((bool(frame[0]), number), None)
+            for number in numbers_of(frame):
+                waiting = self._waiting.pop((bool(frame.fields[0]), number), None)
                 if waiting is not None and not waiting.done():
-                    waiting.set_result(frame[4])
+                    waiting.set_result(frame.fields[4])
         elif frame.code == DETACH:
-            said = _condition(Described(ULong(REJECTED), [frame[2]])) or "detached"
-            self._fail_link(self._remote[frame[0]], Refused(said))
+            said = condition_of(Described(ULong(REJECTED), [frame.fields[2]])) or "detached"
+            self._fail_link(self._remote[frame.fields[0]], Refused(said))
 
     def broker_lost_us(self) -> None:
         self._auditor.connection_lost(self._wire)
@@ -336,11 +462,11 @@ class Peer:
             self._fail_link(link, self.error)
         for waiting in self._waiting.values():
             if not waiting.done():
-                waiting.set_exception(self.error)
+                _fail(waiting, self.error)
         self._waiting.clear()
-        for _, answer in self._renewals.values():
+        for _, answer in self._requests.values():
             if not answer.done():
-                answer.set_exception(self.error)
+                _fail(answer, self.error)
 
     # --- inside -----------------------------------------------------------------------
 
@@ -366,68 +492,27 @@ class Peer:
         if link.error is None:
             link.error = error
         self._resolve_open(link)
-        link.bell.set()
-        for _ in range(64):
-            link.credit.release()
+        link.ring()
+        link.wake()
 
 
 def _future() -> asyncio.Future[Any]:
-    made: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    return asyncio.get_running_loop().create_future()
+
+
+def _fail(waiting: asyncio.Future[Any], error: Exception) -> None:
+    waiting.set_exception(error)
     # Who waited may have given up; that is no error of the loop's.
-    made.add_done_callback(lambda done: done.cancelled() or done.exception())
-    return made
+    waiting.exception()
 
 
-def _numbers(frame: Frame) -> range:
-    first = int(frame[1])
-    return range(first, (first if frame[2] is None else int(frame[2])) + 1)
+def _tokens(delivery: Delivery) -> Any:
+    return AmqpArray([delivery.token], ARRAY_OF_UUID)
 
 
 def _value(body: Described) -> bytes:
     return encode(Described(ULong(0x77), body))
 
 
-def _condition(said: Described) -> str:
-    """The error condition in a state, or nothing."""
-    if said.descriptor != REJECTED or not said.value or fields_of(said)[0] is None:
-        return ""
-    return str(fields_of(fields_of(said)[0])[0])
-
-
 def _refusal(said: Described) -> Exception:
-    return Refused(_condition(said) or f"0x{code_of(said):02x}")
-
-
-def _sections(payload: bytes) -> dict[int, Any]:
-    sections: dict[int, Any] = {}
-    at = 0
-    while at < len(payload):
-        section, at = decode(payload, at)
-        assert isinstance(section, Described)
-        sections[code_of(section)] = section.value
-    return sections
-
-
-def _read_delivery(frame: Frame, wire: Wire, node: str, link: SimLink) -> Delivery:
-    sections = _sections(frame.payload)
-    annotations = {str(key): value for key, value in sections.get(0x72, {}).items()}
-    header = [*sections.get(0x70, []), *[None] * 5]
-    properties = [*sections[0x73], *[None] * 11]
-    ttl_ms = int(header[2] or 0)
-    tag = bytes(frame[2] or bytes(16))
-    return Delivery(
-        wire=wire,
-        link=link.name,
-        number=int(frame[1]),
-        node=node,
-        stream=link.address,
-        seq=int(annotations["x-opt-sequence-number"]),
-        mid=str(properties[0]),
-        session=properties[10],
-        count=int(header[4] or 0),
-        until_ms=int(annotations.get("x-opt-locked-until", 0)),
-        expires_ms=int(annotations["x-opt-enqueued-time"]) + ttl_ms if ttl_ms else 0,
-        is_settled=bool(frame[4]),
-        payload=frame.payload,
-        token=UUID(bytes_le=tag),
-    )
+    return Refused(condition_of(said) or f"0x{code_of(said):02x}")

@@ -12,9 +12,15 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 from unittest import mock
 
+from twinbus.engine.engine import Engine
 from twinbus.engine.entities import Holder
+from twinbus.engine.index import ACTIVE
+from twinbus.engine.records import RECEIVED_AND_DELETED
+from twinbus.engine.reservations import Reservations
+from twinbus.engine.shelf import Shelf
 from twinbus.engine.stream import Stream
 from twinbus.engine.transactions import Transaction
+from twinbus.pairing import rewrite
 from twinbus.pairing.pump import Pump
 from twinbus.pairing.rewrite import restore
 from twinbus.server.bridge import Replies
@@ -22,7 +28,8 @@ from twinbus.server.broker import Broker
 
 
 class Planted(NamedTuple):
-    owner: type
+    #: A class or a module, and what of it is replaced.
+    owner: object
     method: str
     make: Callable[[Any], Callable[..., Any]]
     #: The rule that it breaks.
@@ -66,7 +73,7 @@ def _syphon_completes_first(_: Any) -> Callable[..., Any]:
 
 def _transaction_split(_: Any) -> Callable[..., None]:
     def planted(self: Transaction, now_ms: int) -> None:
-        for entity, message in self._sends:
+        for entity, message, _ in self._sends:
             entity.publish(message, now_ms)
         for holder, stream, lock, settlement in self._settlements:
             settlement.apply(holder, stream, lock, now_ms)
@@ -74,14 +81,67 @@ def _transaction_split(_: Any) -> Callable[..., None]:
     return planted
 
 
+def _forgets(_: Any) -> Callable[..., None]:
+    """The whole method was forgotten."""
+
+    def planted(self: Any, *given: Any) -> None:
+        pass
+
+    return planted
+
+
+def _deferred_carried_as_active(carry: Callable[..., int]) -> Callable[..., int]:
+    def planted(self: Shelf, seq: int, shared: dict[int, int]) -> int:
+        state = self.index.state(seq)
+        self.index.set_state(seq, ACTIVE)
+        written = carry(self, seq, shared)
+        self.index.set_state(seq, state)
+        return written
+
+    return planted
+
+
+def _deletion_not_written(note_removed: Callable[..., None]) -> Callable[..., None]:
+    def planted(self: Shelf, seq: int, count: int, how: int) -> None:
+        if how != RECEIVED_AND_DELETED:
+            note_removed(self, seq, count, how)
+
+    return planted
+
+
+def _syphon_loses_time_to_live(restored_header: Callable[..., Any]) -> Callable[..., Any]:
+    def planted(section: bytes | None, ttl: Any) -> Any:
+        return restored_header(section, None)
+
+    return planted
+
+
 PLANTED = {
-    "answer-before-sync": Planted(Broker, "_commit", _answer_before_sync, "S1", (1, 2, 6)),
-    "lock-boundary": Planted(Stream, "check_lock", _lock_boundary, "R5", (1, 2, 3)),
+    "answer-before-sync": Planted(Broker, "_commit", _answer_before_sync, "S1", (1, 2, 9)),
+    "lock-boundary": Planted(Stream, "check_lock", _lock_boundary, "R5", (1, 2, 5)),
     "complete-before-forward": Planted(
-        Holder, "_forward", _complete_before_forward, "S1", (9, 11, 15)
+        Holder, "_forward", _complete_before_forward, "S1", (4, 7, 9)
     ),
-    "syphon-completes-first": Planted(Pump, "_handle", _syphon_completes_first, "P11", (3, 4, 6)),
-    "transaction-split": Planted(Transaction, "commit", _transaction_split, "E10", (1, 5, 6)),
+    "syphon-completes-first": Planted(Pump, "_handle", _syphon_completes_first, "P11", (1, 2, 3)),
+    "transaction-split": Planted(Transaction, "commit", _transaction_split, "E10", (7, 24, 26)),
+    "duplicates-forgotten-at-restart": Planted(
+        Engine, "_restore_history", _forgets, "E7", (4, 7, 8)
+    ),
+    "deferred-forgotten-by-compaction": Planted(
+        Shelf, "carry", _deferred_carried_as_active, "E5", (1, 4, 28)
+    ),
+    "reserved-delivered-after-restart": Planted(
+        Reservations, "set_aside", _forgets, "L3", (6, 11, 13)
+    ),
+    "deletion-on-receipt-not-written": Planted(
+        Shelf, "_note_removed", _deletion_not_written, "R4", (1, 2, 3)
+    ),
+    "session-state-lost-at-restart": Planted(
+        Engine, "_replay_session_state", _forgets, "E6", (1, 4, 6)
+    ),
+    "syphon-loses-time-to-live": Planted(
+        rewrite, "_restored_header", _syphon_loses_time_to_live, "P8", (1, 2, 3)
+    ),
 }
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 
 from tests.sim.actors import payload_of
-from tests.sim.peer import Refused
+from tests.sim.at_rest import check_node
+from tests.sim.node import Node
+from tests.sim.peer import Broken, Refused
 from tests.sim.world import World
 
 
@@ -29,7 +31,39 @@ async def sends_after_a_full_disk(world: World) -> None:
             world.auditor.violation("S1", "sends are refused long after the disk has room")
     peer.close()
     await asyncio.sleep(1)
-    world.auditor.check_node(node)
+    check_node(world.auditor, node)
+
+
+async def a_message_comes_due_after_the_disk_failed(world: World) -> None:
+    """Compaction had just written it anew, in the batch that was lost: it cannot be read."""
+    node = world.primary
+    node.memory_bytes_max = 0
+    node.start()
+    peer = world.stage.connect(node)
+    link = await peer.sender("fast")
+    receiver = await peer.receiver("fast", deletes=True)
+    peer.grant(receiver, 10_000)
+    due = world.stage.new_send(node, "fast", due_ms=world.loop.now_ms() + 120_000)
+    await peer.send(link, payload_of(due), [due])
+    failing = asyncio.create_task(_fail_compaction(node))
+    while not failing.done() or node.broker.journal.failed is None:
+        send = world.stage.new_send(node, "fast")
+        try:
+            await peer.send(link, payload_of(send), [send])
+        except (Refused, Broken):
+            break
+    await asyncio.sleep(150)
+    node.kill()
+    node.start()
+    await asyncio.sleep(1)
+    check_node(world.auditor, node)
+
+
+async def _fail_compaction(node: Node) -> None:
+    """Let the disk fail as soon as something is carried to the journal's end."""
+    while node.broker._carrier is None:
+        await asyncio.sleep(0.0003)
+    node.drive.fail_next("write")
 
 
 async def _is_refused(world: World, link: object, tries: int) -> bool:
@@ -42,4 +76,4 @@ async def _is_refused(world: World, link: object, tries: int) -> bool:
     return False
 
 
-SCENARIOS = (sends_after_a_full_disk,)
+SCENARIOS = (sends_after_a_full_disk, a_message_comes_due_after_the_disk_failed)

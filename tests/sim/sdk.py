@@ -22,7 +22,8 @@ from azure.servicebus.exceptions import (
     ServiceBusServerBusyError,
 )
 
-from tests.sim.auditor import ACCEPTED, MODIFIED, REJECTED, Auditor, Delivery, Send
+from tests.sim.auditor import Auditor
+from tests.sim.facts import ACCEPTED, MODIFIED, REJECTED, Delivery, Send
 from tests.sim.peer import Broken, Peer, Refused, SimLink, state
 from twinbus.amqp.codec import decode
 from twinbus.amqp.types import Symbol, ULong
@@ -111,8 +112,12 @@ class SimSender(_Handler):
         # The SDK gives a ping an id by chance, which would be the one thing not from the seed.
         is_ping = properties[6] == PING_CONTENT_TYPE
         mid = "ping" if is_ping else str(properties[0])
-        send = self._client.auditor.send_again(peer.node, self._queue, mid)
-        send.is_ping = is_ping
+        auditor = self._client.auditor
+        send = auditor.sends.get(f"{peer.node}/{mid}")
+        if send is None:
+            # To the backlog: there it has neither session nor times (P8).
+            send = Send(mid, peer.node, self._queue, may_repeat=True, is_ping=is_ping)
+            auditor.sending(send)
         return send
 
 

@@ -15,7 +15,15 @@ from pathlib import Path
 import pytest
 
 from tests.support.broker import PROJECT, Broker
-from tests.support.queues import QueuePool
+from tests.support.fixtures import (  # noqa: F401
+    FORM,
+    broker,
+    broker_options,
+    pool,
+    queue,
+    session_queue,
+    unique_queue,
+)
 
 pytest.importorskip("pyspark")
 
@@ -23,8 +31,6 @@ from pyspark.sql import SparkSession
 
 from twinbus.spark.session import session
 from twinbus.spark.source import register
-
-FORM = os.environ.get("TWINBUS_FORM")
 
 
 def worker_path() -> str:
@@ -55,18 +61,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     live.stop()
 
 
-@pytest.fixture(scope="session")
-def pool() -> QueuePool:
-    return QueuePool()
-
-
-@pytest.fixture(scope="session")
-def broker(pool: QueuePool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with Broker(tmp_path_factory.mktemp("broker"), pool.declared(), FORM) as live:
-        yield live
-    print(live.log)
-
-
 @pytest.fixture
 def own_broker(tmp_path: Path) -> Iterator[Broker]:
     """A broker that one test may kill and restart: a source, and a target that drops duplicates."""
@@ -77,19 +71,3 @@ def own_broker(tmp_path: Path) -> Iterator[Broker]:
     with Broker(tmp_path / "broker", queues, FORM) as live:
         yield live
     print(live.log)
-
-
-@pytest.fixture
-def queue(broker: Broker, pool: QueuePool) -> str:
-    return pool.take()
-
-
-@pytest.fixture
-def session_queue(broker: Broker, pool: QueuePool) -> str:
-    return pool.take("session")
-
-
-@pytest.fixture
-def unique_queue(broker: Broker, pool: QueuePool) -> str:
-    """With duplicate detection."""
-    return pool.take("unique")

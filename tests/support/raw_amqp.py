@@ -140,7 +140,7 @@ class RawSender(RawLink):
         room = in_flight_max - (self.sent - len(self.acknowledged))
         end = min(count, self.credit_limit, self.sent + room)
         if end > self.sent:
-            self.socket.sendall(b"".join(_transfer(n, prefix) for n in range(self.sent, end)))
+            self.socket.sendall(b"".join(transfer(n, prefix) for n in range(self.sent, end)))
             self.sent = end
         self.take_answers()
 
@@ -174,8 +174,12 @@ class RawReceiver(RawLink):
             ids += got
         return ids
 
+    def ask(self, credit: int) -> None:
+        """Give credit, and leave what comes unread."""
+        self.socket.sendall(self._flow(credit, FALSE))
+
     def _step(self, credit: int) -> list[str]:
-        self.socket.sendall(self._flow(credit))
+        self.socket.sendall(self._flow(credit, TRUE))
         ids: list[str] = []
         numbers: list[int] = []
         drained = False
@@ -195,9 +199,9 @@ class RawReceiver(RawLink):
             self._complete(numbers[0], numbers[-1])
         return ids
 
-    def _flow(self, credit: int) -> bytes:
+    def _flow(self, credit: int, drain: bytes) -> bytes:
         session = (uint(self.received), uint(WINDOW_MAX), uint(0), uint(WINDOW_MAX))
-        link = (uint(0), uint(self.delivery_count), uint(credit), NULL, TRUE)
+        link = (uint(0), uint(self.delivery_count), uint(credit), NULL, drain)
         return frame(described(FLOW, *session, *link))
 
     def _complete(self, first: int, last: int) -> None:
@@ -234,7 +238,8 @@ def _opening(queue: str, sends: bool) -> bytes:
     )
 
 
-def _transfer(number: int, prefix: str) -> bytes:
+def transfer(number: int, prefix: str) -> bytes:
+    """A message of one kilobyte, as a frame on the only link."""
     tag = struct.pack(">BBI", 0xA0, 4, number)
     head = described(TRANSFER, uint(0), uint(number), tag, uint(0), FALSE)
     return frame(head + DURABLE + described(0x73, string(f"{prefix}-{number:08}")) + BODY)

@@ -4,7 +4,6 @@ Every request needs a token that gives Manage. Refusals become an error body tha
 a tracking id, and the same id is in the log (S2). All decisions are the namespace's.
 """
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from typing import TypeVar
 from aiohttp import web
 
 from twinbus.admin import reading, writing
+from twinbus.admin.connection import admit, read_whole
 from twinbus.admin.ports import Administration, Namespaces
 from twinbus.admin.targets import Kind, Target, parse_target
 from twinbus.admin.writing import Origin, Page
@@ -27,7 +27,6 @@ from twinbus.core.descriptions import (
 )
 from twinbus.core.errors import (
     ARGUMENT_ERROR,
-    TIMEOUT,
     BusError,
     entity_not_found,
     tracked,
@@ -37,7 +36,6 @@ from twinbus.core.names import subscription_path
 from twinbus.core.units import time_to_iso
 
 BODY_BYTES_MAX = 1024 * 1024
-BODY_WAIT_S = 30
 PAGE_SIZE_MAX = 100
 
 _ENTRY = "application/atom+xml;type=entry;charset=utf-8"
@@ -100,8 +98,6 @@ class AdminApi:
             return await handler(call)
         except BusError as refusal:
             return self._refuse(request, refusal.kind.status, refusal.text)
-        except web.RequestPayloadError as error:
-            return self._refuse(request, 400, f"The body cannot be read: {error}")
         except web.HTTPRequestEntityTooLarge:
             return self._refuse(request, 413, f"The body has more than {BODY_BYTES_MAX} bytes.")
         except web.HTTPMethodNotAllowed as error:
@@ -119,6 +115,7 @@ class AdminApi:
             MANAGE,
             self._clock_ms() // 1000,
         )
+        admit(request)
         target = parse_target(request.path)
         api_version = request.query.get("api-version", _DEFAULT_API_VERSION)
         return Call(
@@ -149,7 +146,7 @@ class AdminApi:
         raise call.missing()
 
     async def _put_entity(self, call: Call) -> web.Response:
-        name, found = reading.read_entry(await _body(call.request))
+        name, found = reading.read_entry(await read_whole(call.request, BODY_BYTES_MAX))
         namespace, entity = call.namespace, call.target.entity
         if name == "QueueDescription":
             old_queue = _existing(call, namespace.get_queue(entity))
@@ -205,7 +202,7 @@ class AdminApi:
         return _entry(self._subscription_entry(call, subscription))
 
     async def _put_subscription(self, call: Call) -> web.Response:
-        name, found = reading.read_entry(await _body(call.request))
+        name, found = reading.read_entry(await read_whole(call.request, BODY_BYTES_MAX))
         if name != "SubscriptionDescription":
             raise _unexpected(name, "SubscriptionDescription")
         topic, own_name = call.target.entity, call.target.subscription
@@ -239,7 +236,7 @@ class AdminApi:
         return _entry(self._rule_entry(call, rule))
 
     async def _put_rule(self, call: Call) -> web.Response:
-        name, found = reading.read_entry(await _body(call.request))
+        name, found = reading.read_entry(await read_whole(call.request, BODY_BYTES_MAX))
         if name != "RuleDescription":
             raise _unexpected(name, "RuleDescription")
         target = call.target
@@ -290,16 +287,6 @@ class AdminApi:
 
 def _token(request: web.Request) -> str:
     return request.headers.get("Authorization", "").removeprefix("Bearer ").strip()
-
-
-async def _body(request: web.Request) -> bytes:
-    try:
-        async with asyncio.timeout(BODY_WAIT_S):
-            return await request.read()
-    except TimeoutError:
-        raise BusError(TIMEOUT, f"The body did not come within {BODY_WAIT_S} seconds.") from None
-    except ConnectionError:
-        raise BusError(ARGUMENT_ERROR, "The client left before the body was whole.") from None
 
 
 def _existing(call: Call, old: Item | None) -> Item | None:

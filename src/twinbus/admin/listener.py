@@ -6,12 +6,16 @@ the socket reads the stream from its beginning.
 """
 
 import asyncio
-import errno
 import logging
 import socket
 import ssl
+import time
 
 from aiohttp import web
+
+from twinbus.admin.connection import HttpProtocol, attending
+from twinbus.server.accepting import accept_all, bind, cut
+from twinbus.server.lobby import Lobby, Place
 
 # A TLS record that begins a handshake; no HTTP method begins with it.
 _TLS_HANDSHAKE = b"\x16"
@@ -20,10 +24,8 @@ HANDSHAKE_WAIT_S = 10.0
 # A connection between requests, or before its first, is kept this long.
 IDLE_WAIT_S = 60.0
 SHUTDOWN_WAIT_S = 5.0
-_BACKLOG = 1024
 # An abort takes effect in the next turns of the event loop: connection lost, socket closed.
 _TURNS_TO_ABORT = 3
-_NO_SUCH_FAMILY = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 logger = logging.getLogger(__name__)
 
@@ -31,14 +33,15 @@ logger = logging.getLogger(__name__)
 class HttpListener:
     """A port that is open from `start` to `close`."""
 
-    def __init__(self, application: web.Application, tls: ssl.SSLContext | None) -> None:
-        self._runner = web.AppRunner(
-            application,
-            access_log=None,
-            keepalive_timeout=IDLE_WAIT_S,
-            shutdown_timeout=SHUTDOWN_WAIT_S,
-        )
+    def __init__(
+        self,
+        application: web.Application,
+        tls: ssl.SSLContext | None,
+        lobby: Lobby | None = None,
+    ) -> None:
+        self._runner = web.AppRunner(application, shutdown_timeout=SHUTDOWN_WAIT_S)
         self._tls = tls
+        self._lobby = lobby or Lobby(_clock_ms)
         self._sockets: list[socket.socket] = []
         #: Connections that have not sent their first byte.
         self._undecided: set[socket.socket] = set()
@@ -52,10 +55,12 @@ class HttpListener:
 
     async def start(self, host: str | None, port: int) -> None:
         """Bind every address of the host (None: all addresses) and serve."""
-        self._sockets = await _bind(host, port)
+        self._sockets = await bind(host, port)
         await self._runner.setup()
+        assert self._runner.server is not None
+        self._runner.server.request_handler = attending(self._runner.server.request_handler)
         for listening in self._sockets:
-            self._keep(asyncio.create_task(self._accept(listening)))
+            self._keep(asyncio.create_task(accept_all(listening, self._take)))
 
     async def close(self) -> None:
         """Stop listening, end requests and connections, wait until all is over."""
@@ -79,41 +84,39 @@ class HttpListener:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _accept(self, listening: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                connection, _ = await loop.sock_accept(listening)
-            except ConnectionAbortedError:
-                continue
-            except OSError as error:
-                # Most likely out of file descriptors: trying again at once would only spin.
-                logger.error("No new HTTP connections for a second: %s", error)
-                await asyncio.sleep(1)
-                continue
-            self._undecided.add(connection)
-            self._keep(loop.create_task(self._hand_over(connection)))
+    def _take(self, connection: socket.socket, peer: object) -> None:
+        self._undecided.add(connection)
+        place = self._lobby.enter(peer, lambda: cut(connection))
+        self._keep(asyncio.create_task(self._hand_over(connection, place)))
 
-    async def _hand_over(self, connection: socket.socket) -> None:
+    async def _hand_over(self, connection: socket.socket, place: Place) -> None:
         """Give a new connection to the server, with TLS or without, as its first byte says."""
-        server = self._runner.server
-        assert server is not None
-        first = await _first_byte(connection)
-        self._undecided.discard(connection)
-        wants_tls = first == _TLS_HANDSHAKE
-        if not first or (wants_tls and self._tls is None):
-            connection.close()
-            return
         try:
+            first = await _first_byte(connection)
+            self._undecided.discard(connection)
+            wants_tls = first == _TLS_HANDSHAKE
+            if not first or (wants_tls and self._tls is None):
+                connection.close()
+                return
             # From here on the socket is the event loop's to close.
             await asyncio.get_running_loop().connect_accepted_socket(
-                server,
+                self._make_protocol,
                 connection,
                 ssl=self._tls if wants_tls else None,
                 ssl_handshake_timeout=HANDSHAKE_WAIT_S if wants_tls else None,
             )
         except OSError as error:
             logger.debug("An HTTP connection ended before its first request: %r", error)
+        finally:
+            place.leave()
+
+    def _make_protocol(self) -> HttpProtocol:
+        assert self._runner.server is not None
+        return HttpProtocol(self._runner.server, self._lobby, _clock_ms, IDLE_WAIT_S)
+
+
+def _clock_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 async def _first_byte(connection: socket.socket) -> bytes:
@@ -129,40 +132,3 @@ async def _first_byte(connection: socket.socket) -> bytes:
         return b""
     finally:
         loop.remove_reader(connection)
-
-
-async def _bind(host: str | None, port: int) -> list[socket.socket]:
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    bound: list[socket.socket] = []
-    failure: OSError | None = None
-    for family, kind, protocol, _, address in dict.fromkeys(found):
-        if bound and port == 0:
-            # All addresses of the host share the port that the first one was given.
-            address = (address[0], bound[0].getsockname()[1], *address[2:])
-        try:
-            bound.append(_listen(family, kind, protocol, address))
-        except OSError as error:
-            failure = error
-            if error.errno not in _NO_SUCH_FAMILY:
-                break
-    if bound and (failure is None or failure.errno in _NO_SUCH_FAMILY):
-        return bound
-    for listening in bound:
-        listening.close()
-    raise failure or OSError(f"'{host}' has no address to listen on")
-
-
-def _listen(family: int, kind: int, protocol: int, address: tuple[object, ...]) -> socket.socket:
-    listening = socket.socket(family, kind, protocol)
-    try:
-        listening.setblocking(False)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        listening.bind(address)
-        listening.listen(_BACKLOG)
-    except BaseException:
-        listening.close()
-        raise
-    return listening

@@ -60,6 +60,7 @@ class BrokerCollector(Collector):
         info.add_metric((__version__,), 1)
         yield info
         yield _gauge("connections", "Open AMQP connections.", len(self._service.amqp.connections))
+        yield from self._lobby()
         yield _gauge(
             "accepting", "1; 0 when the disk is full or broken.", broker.hub.refusing is None
         )
@@ -79,6 +80,20 @@ class BrokerCollector(Collector):
         yield _gauge("journal_bytes", "Their size.", sum(size for _, size in segments))
         yield _gauge("live_bytes", "Payload of all messages that exist.", broker.kernel.live_bytes)
         yield _gauge("cached_bytes", "How much of it is in memory.", broker.kernel.cached_bytes)
+
+    def _lobby(self) -> Iterable[Metric]:
+        lobby = self._service.lobby
+        yield _gauge("clients", "Connections of all ports that showed a key.", lobby.known)
+        yield _gauge("strangers", "Connections that have shown no key yet.", lobby.strangers)
+        yield _counter(
+            "strangers_evicted", "Closed because too many came after them.", lobby.evicted_total
+        )
+        yield _counter(
+            "strangers_expelled", "Closed for taking too long or too much.", lobby.expelled_total
+        )
+        yield _counter(
+            "clients_refused", "Refused because all places were taken.", lobby.refused_total
+        )
 
     def _entities(self) -> Iterable[Metric]:
         found = [
@@ -125,9 +140,8 @@ class MetricsPage:
 
     async def answer(self, request: web.Request) -> web.Response:
         if not _is_local(request) and not self._may_read(request):
-            return web.Response(
-                status=401,
-                text="Use a policy's name and key that gives Listen.\n",
+            raise web.HTTPUnauthorized(
+                text="Use a policy's name and key that gives Listen.",
                 headers={"WWW-Authenticate": 'Basic realm="twinbus"'},
             )
         return web.Response(

@@ -11,11 +11,15 @@ from typing import Any
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
+from twinbus.admin.connection import hand_on
+
 PATH = "/$servicebus/websocket"
 SUBPROTOCOL = "AMQPWSB10"
 
 # Some clients refuse messages of several megabytes; a stream can be cut anywhere.
 MESSAGE_BYTES_MAX = 64 * 1024
+# What a peer may put into one message, which is held until it is whole. Clients send a frame.
+RECEIVED_BYTES_MAX = 1024 * 1024
 # The protocol is told to pause when more than this is waiting, unless it asks otherwise.
 BUFFER_BYTES_HIGH = 64 * 1024
 # How long a peer that does not read can keep a closed connection.
@@ -160,13 +164,17 @@ class WebSocketDoor:
         if SUBPROTOCOL not in [name.strip() for name in offered.split(",")]:
             raise web.HTTPBadRequest(text=f"This WebSocket speaks {SUBPROTOCOL} only.")
         websocket = web.WebSocketResponse(
-            protocols=(SUBPROTOCOL,), timeout=CLOSE_WAIT_S, compress=False
+            protocols=(SUBPROTOCOL,),
+            timeout=CLOSE_WAIT_S,
+            compress=False,
+            max_msg_size=RECEIVED_BYTES_MAX,
         )
         await websocket.prepare(request)
         carrier = request.transport
         if carrier is not None:
             transport = WebSocketTransport(websocket, self._factory(), carrier)
             self._open.add(transport)
+            hand_on(request)
             try:
                 await transport.run()
             finally:

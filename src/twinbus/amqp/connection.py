@@ -1,7 +1,7 @@
 """One connection: bytes of a peer in, handler calls and bytes for the peer out.
 
-Cuts bytes into frames and walks through SASL, open, sessions and close. Sees neither
-socket nor clock: the time is an argument. Whatever bytes come, `receive` does not raise
+Walks through SASL, open, sessions and close. Sees neither socket nor clock: the time is an
+argument. Whatever bytes come, `receive` does not raise
 for them; it answers with the AMQP error that fits and is `finished`. What the handler
 raises goes through.
 """
@@ -25,10 +25,9 @@ from twinbus.amqp.framing import (
     AMQP_HEADER,
     EMPTY_FRAME,
     FRAME_BYTES_MIN,
-    FRAME_HEADER_BYTES,
-    PROTOCOL_HEADER_BYTES,
     SASL_FRAME,
     SASL_HEADER,
+    FrameReader,
 )
 from twinbus.amqp.handler import Handler
 from twinbus.amqp.outcomes import error
@@ -57,15 +56,15 @@ LINKS_MAX: Final = 5000
 # A peer cannot make us write more often than this by announcing a tiny idle time-out.
 KEEP_ALIVE_MS_MIN: Final = 250
 
-# Stages of a connection. The first two await a protocol header, the others frames.
+# Stages of a connection.
 _START: Final = 0
-_AFTER_SASL: Final = 1
-_SASL: Final = 2
+_SASL: Final = 1
+_AFTER_SASL: Final = 2
 _UNOPENED: Final = 3
 _OPEN: Final = 4
 
 
-class Connection:
+class Connection(FrameReader):
     def __init__(
         self,
         handler: Handler,
@@ -77,9 +76,9 @@ class Connection:
         idle_timeout_ms: int = 240_000,
         handshake_timeout_ms: int = 30_000,
     ) -> None:
+        super().__init__(max_frame_size)
         self.handler = handler
         self.container_id = container_id
-        self.finished = False
         self.sessions: dict[int, AmqpSession] = {}
         self.link_count = 0
         self.user: str | None = None
@@ -89,7 +88,6 @@ class Connection:
         self.remote_max_frame_size = FRAME_BYTES_MIN
         # Bytes for the peer, in order; sessions and links append to it.
         self.output: list[bytes] = []
-        self._max_frame_size = max_frame_size
         self._channel_max = channel_max
         self._idle_timeout_ms = idle_timeout_ms
         # How often the peer must hear from us; 0: it does not mind.
@@ -97,9 +95,6 @@ class Connection:
         self._stage = _START
         self._sasl: SaslServer | None = None
         self._open_sent = False
-        # The head of a frame whose rest has not come, and how long that frame is.
-        self._cut = bytearray()
-        self._needed = 0
         self._now_ms = now_ms
         self._heard_ms = now_ms
         self._sent_ms = now_ms
@@ -135,6 +130,13 @@ class Connection:
         if self._keep_alive_ms:
             deadline = min(deadline, self._sent_ms + self._keep_alive_ms)
         return deadline
+
+    def shift(self, step_ms: int) -> None:
+        """The clock was set: what the peer was given to be silent stays as long as it was."""
+        self._now_ms += step_ms
+        self._heard_ms += step_ms
+        self._sent_ms += step_ms
+        self._handshake_until_ms += step_ms
 
     def tick(self, now_ms: int) -> None:
         """Do what is due: give up a silent peer, or keep one from giving us up."""
@@ -193,44 +195,16 @@ class Connection:
             return
         self._now_ms = max(self._now_ms, now_ms)
         self._heard_ms = self._now_ms
-        if self._needed:
-            self._cut += data
-            if len(self._cut) < self._needed:
-                return
-            data = bytes(self._cut)
-            self._cut.clear()
-            self._needed = 0
         try:
-            self._receive_frames(data)
+            self.read_frames(data)
         except DecodeError as undecodable:
             self.close(DECODE_ERROR, str(undecodable))
         # Under another name: compiled, a variable has one type for the whole function.
         except ProtocolError as problem:
             self.close(problem.condition, problem.description)
 
-    def _receive_frames(self, data: bytes) -> None:
-        """Handle all complete frames in `data`, which starts with one; keep the rest."""
-        pos = 0
-        end = len(data)
-        size = FRAME_HEADER_BYTES
-        while not self.finished and end - pos >= size:
-            if self._stage <= _AFTER_SASL:
-                self._receive_header(data[pos : pos + PROTOCOL_HEADER_BYTES])
-                pos += PROTOCOL_HEADER_BYTES
-                continue
-            size = data[pos] << 24 | data[pos + 1] << 16 | data[pos + 2] << 8 | data[pos + 3]
-            if size < FRAME_HEADER_BYTES or size > self._max_frame_size:
-                raise ProtocolError(FRAMING_ERROR, f"frame of {size} bytes")
-            if end - pos < size:
-                break
-            self._receive_frame(data, pos, pos + size)
-            pos += size
-            size = FRAME_HEADER_BYTES
-        if pos < end and not self.finished:
-            self._needed = size
-            self._cut += data[pos:end]
-
-    def _receive_header(self, header: bytes) -> None:
+    def take_header(self, header: bytes) -> None:
+        self.awaits_header = False
         if header == AMQP_HEADER:
             self.output.append(AMQP_HEADER)
             self._stage = _UNOPENED
@@ -244,22 +218,17 @@ class Connection:
             self.output.append(SASL_HEADER if self._stage == _START else AMQP_HEADER)
             self._finish()
 
-    def _receive_frame(self, data: bytes, pos: int, end: int) -> None:
-        body = pos + 4 * data[pos + 4]
-        if body < pos + FRAME_HEADER_BYTES or body > end:
-            raise ProtocolError(FRAMING_ERROR, "data offset outside of the frame")
-        kind = data[pos + 5]
+    def take_frame(self, kind: int, channel: int, data: bytes, pos: int, end: int) -> None:
         if self._stage == _SASL:
             if kind != SASL_FRAME:
                 raise ProtocolError(FRAMING_ERROR, "not a SASL frame")
-            self._receive_sasl(data, body, end)
+            self._receive_sasl(data, pos, end)
             return
         if kind != AMQP_FRAME:
             raise ProtocolError(FRAMING_ERROR, "not an AMQP frame")
-        if body == end:
+        if pos == end:
             return
-        channel = data[pos + 6] << 8 | data[pos + 7]
-        code, at = descriptor_at(data, body)
+        code, at = descriptor_at(data, pos)
         if self._stage == _OPEN:
             self._receive_performative(channel, code, data, at, end)
         elif code == OPEN:
@@ -280,6 +249,7 @@ class Connection:
             return
         self.user = sasl.user
         self._stage = _AFTER_SASL
+        self.awaits_header = True
 
     # -----------------------------------------------------------------------------------
     # Frames to sessions

@@ -15,7 +15,6 @@ from twinbus.amqp.codec import (
     encode_list,
     encode_string,
     encode_symbol,
-    map_pairs,
     skip,
 )
 from twinbus.amqp.errors import DecodeError
@@ -45,14 +44,12 @@ class Outcome:
         self.kind = kind
         self.delivery_failed = False
         self.undeliverable_here = False
-        # modified: annotations to merge, decoded, and the same with values as on the wire.
+        # modified: annotations to merge.
         self.annotations: dict[object, object] | None = None
-        self.annotation_pairs: list[tuple[object, bytes]] = []
-        # rejected: the error, its info decoded and with values as on the wire.
+        # rejected: the error.
         self.condition: str | None = None
         self.description: str | None = None
         self.info: dict[object, object] | None = None
-        self.info_pairs: list[tuple[object, bytes]] = []
         # declared: the new transaction; any other kind: the transaction it belongs to.
         self.txn_id: bytes | None = None
 
@@ -85,7 +82,6 @@ def _read_state(buf: bytes, pos: int, end: int, inside_transaction: bool) -> Out
         outcome.undeliverable_here = fields.boolean(1, False)
         if fields.present(2):
             outcome.annotations = fields.mapping(2)
-            outcome.annotation_pairs = map_pairs(buf, fields.start(2))
     elif code == KIND_REJECTED:
         if fields.present(0):
             _read_error(buf, fields.start(0), end, outcome)
@@ -114,7 +110,6 @@ def _read_error(buf: bytes, pos: int, end: int, outcome: Outcome) -> None:
     outcome.description = fields.text(1)
     if fields.present(2):
         outcome.info = fields.mapping(2)
-        outcome.info_pairs = map_pairs(buf, fields.start(2))
 
 
 def error(condition: str, description: str | None, info: dict[object, object] | None) -> bytes:

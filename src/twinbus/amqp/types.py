@@ -8,6 +8,8 @@ Values are not range-checked here; the codec does that when it writes them.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
+from uuid import UUID
 
 from mypy_extensions import mypyc_attr
 
@@ -84,6 +86,34 @@ class Decimal64(bytes):
 @mypyc_attr(native_class=False)
 class Decimal128(bytes):
     __slots__ = ()
+
+
+WHOLE_NUMBERS: Final = (UByte, UShort, UInt, ULong, Byte, Short, Int, int)
+DECIMALS: Final = (Decimal32, Decimal64, Decimal128)
+
+# The names that the standard gives, by the Python type; what holds other values is not here.
+TYPE_NAMES: Final[dict[type, str]] = {
+    bool: "boolean",
+    UByte: "ubyte",
+    UShort: "ushort",
+    UInt: "uint",
+    ULong: "ulong",
+    Byte: "byte",
+    Short: "short",
+    Int: "int",
+    int: "long",
+    Float32: "float",
+    float: "double",
+    Decimal32: "decimal32",
+    Decimal64: "decimal64",
+    Decimal128: "decimal128",
+    Char: "char",
+    Timestamp: "timestamp",
+    UUID: "uuid",
+    bytes: "binary",
+    str: "string",
+    Symbol: "symbol",
+}
 
 
 @mypyc_attr(native_class=False)

@@ -15,6 +15,7 @@ from typing import Annotated
 
 import typer
 
+from twinbus.cli.commands import Json
 from twinbus.cli.failures import FAILURE, CommandError, one_line_errors
 from twinbus.cli.printer import Printer
 from twinbus.journal import JournalError
@@ -34,7 +35,6 @@ Root = Annotated[Path, typer.Argument(metavar="ROOT", help="Where the captured f
 AcceptGap = Annotated[
     bool, typer.Option("--accept-gap", help="Go on without records that are gone for good.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command()
@@ -93,7 +93,7 @@ def run(
 
 
 @app.command()
-def status(root: Root, json_output: AsJson = False) -> None:
+def status(root: Root, json_output: Json = False) -> None:
     """Say how far a capture has come, what is missing, and how far the journal is ahead."""
     with _clear_errors():
         from twinbus.capture.status import status as look
@@ -106,7 +106,7 @@ def compact(
     root: Root,
     to: Annotated[Path, typer.Argument(metavar="TO", help="Where the merged files go.")],
     accept_gap: AcceptGap = False,
-    json_output: AsJson = False,
+    json_output: Json = False,
 ) -> None:
     """Merge small files into large ones, under another root; run it again for what is new."""
     with _clear_errors():

@@ -1,8 +1,8 @@
-"""How a command that talks to a namespace is declared: once, with what all of them share.
+"""How commands are declared whose options others have too: those are written once.
 
-A function with the parameters `remote` and `printer` goes in. Typer gets it with
-`--connection`, `--admin-endpoint`, `--ca` and `--json` in their place, and, where the function
-has a parameter `settings`, with one option for each of the entity's settings.
+A function goes in, and for some of its parameters what they are made of (`Shared`). Typer gets
+it with the options in their place. Most commands talk to a namespace: `command` gives them
+`remote` and `printer`, and, where it is told an entity's settings, `settings`.
 """
 
 import inspect
@@ -29,38 +29,72 @@ Entity = Annotated[
     ),
 ]
 
-_SHARED: dict[str, Any] = {
-    "connection": Annotated[
-        str,
-        typer.Option(
-            envvar=CONNECTION_VARIABLE, help="The namespace's connection string.", metavar="STRING"
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+# The two namespaces of a pair.
+Primary = Annotated[
+    str, typer.Option(envvar="TWINBUS_PRIMARY", help="Connection string of the primary.")
+]
+Secondary = Annotated[
+    str, typer.Option(envvar="TWINBUS_SECONDARY", help="Connection string of the secondary.")
+]
+BacklogQueues = Annotated[int, typer.Option(min=1, help="How many backlog queues.")]
+PairCa = Annotated[
+    Path | None,
+    typer.Option(envvar=CA_VARIABLE, help="Certificate to trust, for brokers with their own."),
+]
+
+REQUIRED: Any = inspect.Parameter.empty
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """Options with their annotations and defaults, and what is made of their values, in order."""
+
+    options: dict[str, tuple[Any, Any]]
+    make: Callable[..., Any]
+
+
+_REMOTE = Shared(
+    {
+        "connection": (
+            Annotated[
+                str,
+                typer.Option(
+                    envvar=CONNECTION_VARIABLE,
+                    help="The namespace's connection string.",
+                    metavar="STRING",
+                ),
+            ],
+            REQUIRED,
         ),
-    ],
-    "admin_endpoint": Annotated[
-        str | None,
-        typer.Option(
-            envvar=ADMIN_VARIABLE,
-            help="Where administration is, if not on port 5300 of this machine's broker or at"
-            " Azure.",
-            metavar="HOST:PORT",
+        "admin_endpoint": (
+            Annotated[
+                str | None,
+                typer.Option(
+                    envvar=ADMIN_VARIABLE,
+                    help="Where administration is, if not on port 5300 of this machine's broker or"
+                    " at Azure.",
+                    metavar="HOST:PORT",
+                ),
+            ],
+            None,
         ),
-    ],
-    "ca": Annotated[
-        Path | None,
-        typer.Option(
-            envvar=CA_VARIABLE,
-            help="The authority to trust; for this machine's broker twinbus-data/tls/ca.pem.",
-            metavar="FILE",
+        "ca": (
+            Annotated[
+                Path | None,
+                typer.Option(
+                    envvar=CA_VARIABLE,
+                    help="The authority to trust; for this machine's broker"
+                    " twinbus-data/tls/ca.pem.",
+                    metavar="FILE",
+                ),
+            ],
+            None,
         ),
-    ],
-    "json_output": Annotated[bool, typer.Option("--json", help="Print JSON.")],
-}
-_DEFAULTS: dict[str, Any] = {
-    "connection": inspect.Parameter.empty,
-    "admin_endpoint": None,
-    "ca": None,
-    "json_output": False,
-}
+    },
+    Remote,
+)
+_PRINTER = Shared({"json_output": (Json, False)}, Printer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,23 +113,30 @@ class Setting:
         return Annotated[self.kind | None, typer.Option(option, help=self.help, show_default=False)]
 
 
-def command(app: typer.Typer, name: str, settings: tuple[Setting, ...] = ()) -> Callable[[F], F]:
-    """Declare a command of `app`; see the module's beginning."""
+def command(
+    app: typer.Typer, name: str, settings: tuple[Setting, ...] = (), **shared: Shared
+) -> Callable[[F], F]:
+    """Declare a command that talks to a namespace."""
+    if settings:
+        shared["settings"] = _chosen(settings)
+    return declare(app, name, {**shared, "remote": _REMOTE, "printer": _PRINTER})
 
-    def declare(function: F) -> F:
+
+def declare(app: typer.Typer, name: str, shared: dict[str, Shared]) -> Callable[[F], F]:
+    """Declare a command of `app`; `shared` is by the function's parameters."""
+
+    def decorate(function: F) -> F:
         own = inspect.signature(function, eval_str=True).parameters
-        given = {p.name: (p.annotation, p.default) for p in own.values() if p.name not in _GIVEN}
-        given |= {setting.name: (setting.annotation, None) for setting in settings}
-        given |= {shared: (kind, _DEFAULTS[shared]) for shared, kind in _SHARED.items()}
+        given = {p.name: (p.annotation, p.default) for p in own.values() if p.name not in shared}
+        for some in shared.values():
+            given |= some.options
 
         def run(**values: Any) -> None:
-            remote = Remote(*(values.pop(key) for key in ("connection", "admin_endpoint", "ca")))
-            printer = Printer(values.pop("json_output"))
-            if "settings" in own:
-                chosen = {s.name: values.pop(s.name) for s in settings}
-                values["settings"] = {k: v for k, v in chosen.items() if v is not None}
             with one_line_errors():
-                function(remote, printer, **values)
+                for parameter, some in shared.items():
+                    made = some.make(*[values.pop(option) for option in some.options])
+                    values[parameter] = made
+                function(**values)
 
         run.__doc__ = function.__doc__
         run.__annotations__ = {key: annotation for key, (annotation, _) in given.items()}
@@ -110,7 +151,13 @@ def command(app: typer.Typer, name: str, settings: tuple[Setting, ...] = ()) -> 
         app.command(name)(run)
         return function
 
-    return declare
+    return decorate
 
 
-_GIVEN = ("remote", "printer", "settings")
+def _chosen(settings: tuple[Setting, ...]) -> Shared:
+    """The settings that were given; the others stay as they are."""
+    names = [setting.name for setting in settings]
+    return Shared(
+        {setting.name: (setting.annotation, None) for setting in settings},
+        lambda *values: {k: v for k, v in zip(names, values, strict=True) if v is not None},
+    )

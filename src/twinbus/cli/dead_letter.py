@@ -20,7 +20,7 @@ from twinbus.cli.printer import Printer, confirm
 from twinbus.cli.receive import received
 from twinbus.cli.remote import BRISK, Remote
 from twinbus.core import names
-from twinbus.server.message_form import dead_letter_reason, from_json, one_line, to_json
+from twinbus.forms.message_form import dead_letter_reason, from_json, one_line, to_json
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusClient

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from twinbus.cli.commands import Json
 from twinbus.cli.failures import FAILURE
 from twinbus.cli.printer import Printer
 from twinbus.cli.remote import ADMIN_VARIABLE, CA_VARIABLE, CONNECTION_VARIABLE, Remote
@@ -28,7 +29,7 @@ def doctor(
     ca: Annotated[
         Path | None, typer.Option(envvar=CA_VARIABLE, help="The authority to trust.")
     ] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json_output: Json = False,
 ) -> None:
     """Find what is wrong with a broker on this machine, and say what to do.
 

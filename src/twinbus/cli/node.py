@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from twinbus.cli.failures import FAILURE, NOT_FOUND, REFUSED, CommandError
 from twinbus.cli.remote import BRISK
-from twinbus.server.message_form import to_json
+from twinbus.forms.message_form import to_json
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusClient

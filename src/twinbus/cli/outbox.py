@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twinbus.server.message_form import Encoded
+from twinbus.forms.message_form import Encoded
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusSender

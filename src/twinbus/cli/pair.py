@@ -6,11 +6,11 @@ an application's own client is told by that client (`PairedServiceBusClient.stat
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
+from twinbus.cli.commands import BacklogQueues, Json, PairCa, Primary, Secondary
 from twinbus.cli.failures import NOT_FOUND, REFUSED, code_of, one_line_errors
 from twinbus.cli.node import Node
 from twinbus.cli.printer import Printer
@@ -29,18 +29,11 @@ def pair() -> None:
 
 @app.command()
 def status(
-    primary: Annotated[
-        str, typer.Option(envvar="TWINBUS_PRIMARY", help="Connection string of the primary.")
-    ],
-    secondary: Annotated[
-        str, typer.Option(envvar="TWINBUS_SECONDARY", help="Connection string of the secondary.")
-    ],
-    backlog_queues: Annotated[int, typer.Option(min=1, help="How many backlog queues.")] = 10,
-    ca: Annotated[
-        Path | None,
-        typer.Option(envvar="TWINBUS_CA", help="Certificate to trust, for brokers with their own."),
-    ] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    primary: Primary,
+    secondary: Secondary,
+    backlog_queues: BacklogQueues = 10,
+    ca: PairCa = None,
+    json_output: Json = False,
 ) -> None:
     """Tell what waits in the backlog, for which entity, and whether the primary answers."""
     with one_line_errors():

@@ -9,14 +9,22 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from twinbus.cli.commands import Entity, command
-from twinbus.cli.failures import FAILURE, NOT_FOUND, REFUSED, USAGE, CommandError, one_line_errors
-from twinbus.cli.pipeline_spark import Engine, Steps, need_spark, spark
+from twinbus.cli.commands import (
+    BacklogQueues,
+    Entity,
+    Json,
+    PairCa,
+    Primary,
+    Secondary,
+    command,
+    declare,
+)
+from twinbus.cli.failures import FAILURE, NOT_FOUND, REFUSED, USAGE, CommandError
+from twinbus.cli.pipeline_spark import ENGINE, Engine, Steps, need_spark, spark
 from twinbus.cli.printer import Printer
 from twinbus.cli.remote import CA_VARIABLE, Remote
 
@@ -28,14 +36,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-Master = Annotated[
-    str | None, typer.Option(help="A Spark cluster; without it, this machine.", metavar="URL")
-]
-Connect = Annotated[
-    str | None, typer.Option("--remote", help="A Spark Connect server.", metavar="URL")
-]
-Memory = Annotated[str, typer.Option(help="Memory of the Java process on this machine.")]
-
 _CODES = {
     "amqp:not-found": NOT_FOUND,
     "com.microsoft:auth-failed": REFUSED,
@@ -43,9 +43,12 @@ _CODES = {
 }
 
 
-@command(app, "resubmit")
+@command(app, "resubmit", engine=ENGINE)
 def resubmit(
-    remote: Remote, printer: Printer, entity: Entity,
+    remote: Remote,
+    printer: Printer,
+    engine: Engine,
+    entity: Entity,
     to: Annotated[
         str | None, typer.Option(help="Where to send them; without it, where each died.")
     ] = None,
@@ -62,8 +65,7 @@ def resubmit(
     where: Annotated[
         str | None, typer.Option(help="Only those that meet this SQL condition.")
     ] = None,
-    master: Master = None, remote_url: Connect = None, memory: Memory = "2g",
-) -> None:  # fmt: skip
+) -> None:
     """Send dead letters again, repaired. Killed and run again, it goes on where it was."""
     if sql is not None and python is not None:
         raise CommandError("give --sql or --python, not both", USAGE)
@@ -73,80 +75,69 @@ def resubmit(
     work = bulk.Work(remote.connection, bulk.dead_letter_path(entity), to)
     with _named_errors():
         change = _transformation(sql, python)
-    engine = Engine(master, remote_url, memory)
     with _session("resubmit", remote, engine) as (session, steps):
         tally = bulk.run(session, work, change, where, _telling(steps))
     _print(printer, tally, f"resubmitted from {work.source}")
 
 
-@app.command("syphon")
+@declare(app, "syphon", {"engine": ENGINE})
 def syphon(
-    primary: Annotated[
-        str, typer.Option(envvar="TWINBUS_PRIMARY", help="Connection string of the primary.")
-    ],
-    secondary: Annotated[
-        str, typer.Option(envvar="TWINBUS_SECONDARY", help="Connection string of the secondary.")
-    ],
-    backlog_queues: Annotated[int, typer.Option(min=1, help="How many backlog queues.")] = 10,
-    ca: Annotated[
-        Path | None,
-        typer.Option(envvar=CA_VARIABLE, help="Certificate to trust, for brokers with their own."),
-    ] = None,
-    master: Master = None,
-    remote_url: Connect = None,
-    memory: Memory = "2g",
-    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    engine: Engine,
+    primary: Primary,
+    secondary: Secondary,
+    backlog_queues: BacklogQueues = 10,
+    ca: PairCa = None,
+    json_output: Json = False,
 ) -> None:
     """Drain all backlog queues to where their messages belong in the primary, in parallel."""
-    with one_line_errors():
-        need_spark()
-        from twinbus.pairing.failures import BY_CONDITION, OnSyphon
-        from twinbus.pairing.names import backlog_queue_name
-        from twinbus.pairing.rewrite import restore
-        from twinbus.spark.bulk import syphon as bulk
+    need_spark()
+    from twinbus.pairing.failures import BY_CONDITION, OnSyphon
+    from twinbus.pairing.names import backlog_queue_name
+    from twinbus.pairing.rewrite import restore
+    from twinbus.spark.bulk import syphon as bulk
 
-        for_good = frozenset(
-            condition
-            for condition, verdict in BY_CONDITION.items()
-            if verdict.on_syphon is OnSyphon.DEAD_LETTER
-        )
-        work = bulk.Work(primary, secondary, restore, for_good)
-        host = Remote(primary).host
-        queues = [backlog_queue_name(host, index) for index in range(backlog_queues)]
-        engine = Engine(master, remote_url, memory)
-        with _session("syphon", Remote(secondary, ca=ca), engine) as (session, steps):
-            tally = bulk.run(session, work, queues, _telling(steps))
-        _print(Printer(json_output), tally, "moved to the primary")
+    for_good = frozenset(
+        condition
+        for condition, verdict in BY_CONDITION.items()
+        if verdict.on_syphon is OnSyphon.DEAD_LETTER
+    )
+    work = bulk.Work(primary, secondary, restore, for_good)
+    host = Remote(primary).host
+    queues = [backlog_queue_name(host, index) for index in range(backlog_queues)]
+    with _session("syphon", Remote(secondary, ca=ca), engine) as (session, steps):
+        tally = bulk.run(session, work, queues, _telling(steps))
+    _print(Printer(json_output), tally, "moved to the primary")
 
 
-@command(app, "export")
+@command(app, "export", engine=ENGINE)
 def export(
-    remote: Remote, printer: Printer, entity: Entity,
+    remote: Remote,
+    printer: Printer,
+    engine: Engine,
+    entity: Entity,
     to: Annotated[str, typer.Option(help="A directory that does not exist yet.")],
-    master: Master = None, remote_url: Connect = None, memory: Memory = "2g",
-) -> None:  # fmt: skip
+) -> None:
     """Write an entity's messages as Parquet; they stay where they are."""
     need_spark()
     from twinbus.spark.bulk import export as bulk
 
-    engine = Engine(master, remote_url, memory)
     with _session("export", remote, engine) as (session, steps), steps(f"Exporting {entity}"):
         count = bulk.run(session, remote.connection, entity, to)
     printer.result({"exported": count, "directory": to}, f"{count} messages are in {to}.")
 
 
-@command(app, "load")
+@command(app, "load", engine=ENGINE)
 def load(
-    remote: Remote, printer: Printer,
+    remote: Remote,
+    printer: Printer,
+    engine: Engine,
     directory: Annotated[str, typer.Argument(help="Parquet files, as `export` writes them.")],
     to: Annotated[str, typer.Option(help="The queue or topic to send to.")],
-    master: Master = None, remote_url: Connect = None, memory: Memory = "2g",
-) -> None:  # fmt: skip
+) -> None:
     """Send the messages of Parquet files to a queue or topic."""
     need_spark()
     from twinbus.spark.bulk import load as bulk
 
-    engine = Engine(master, remote_url, memory)
     with _session("load", remote, engine) as (session, steps), steps(f"Sending to {to}"):
         count = bulk.run(session, directory, remote.connection, to)
     printer.result({"loaded": count, "entity": to}, f"{count} messages sent to {to}.")

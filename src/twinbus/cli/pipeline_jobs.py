@@ -10,7 +10,7 @@ import glob
 import json
 import signal
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,13 +35,13 @@ class Order:
     """What a user asked for."""
 
     job: str
-    captures: tuple[str, ...]
-    events: tuple[str, ...]
+    captures: list[str]
     out: Path
     follow: bool
     json_output: bool
+    events: list[str] = field(default_factory=list)
     #: Settings that only one job has, by their names in `making.Sources`.
-    settings: dict[str, Any]
+    settings: dict[str, Any] = field(default_factory=dict)
 
 
 def run(order: Order, engine: Engine) -> int:
@@ -51,7 +51,7 @@ def run(order: Order, engine: Engine) -> int:
     from twinbus.spark.tariff import TariffError
 
     _check(order, engine)
-    sources = making.Sources(order.captures, order.events, **order.settings)
+    sources = making.Sources(tuple(order.captures), tuple(order.events), **order.settings)
     steps = Steps()
     with spark(order.job, engine, steps, short=_is_small(order)) as session:
         try:
@@ -100,7 +100,7 @@ def _follow(session: SparkSession, order: Order, sources: Sources, steps: Steps)
     query = follow(
         session,
         order.job,
-        list(order.captures),
+        order.captures,
         str((order.out / order.job).absolute()),
         report=making.settings(order.job, sources),
         publish=publish,

@@ -12,8 +12,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+import typer
+
+from twinbus.cli.commands import Shared
 from twinbus.cli.failures import USAGE, CommandError
 
 if TYPE_CHECKING:
@@ -33,6 +36,18 @@ class Engine:
     def __post_init__(self) -> None:
         if self.master is not None and self.remote is not None:
             raise CommandError("give --master or --remote, not both", USAGE)
+
+
+_Master = Annotated[
+    str | None, typer.Option(help="A Spark cluster; without it, this machine.", metavar="URL")
+]
+_Connect = Annotated[
+    str | None, typer.Option("--remote", help="A Spark Connect server.", metavar="URL")
+]
+_Memory = Annotated[str, typer.Option(help="Memory of the Java process on this machine.")]
+ENGINE = Shared(
+    {"master": (_Master, None), "remote_url": (_Connect, None), "memory": (_Memory, "2g")}, Engine
+)
 
 
 class Steps:

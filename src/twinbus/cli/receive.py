@@ -13,7 +13,7 @@ from twinbus.cli.failures import USAGE, CommandError
 from twinbus.cli.node import Node
 from twinbus.cli.printer import Printer
 from twinbus.cli.remote import Remote
-from twinbus.server.message_form import one_line, to_json
+from twinbus.forms.message_form import one_line, to_json
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusReceivedMessage, ServiceBusReceiver

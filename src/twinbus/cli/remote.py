@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -37,7 +37,7 @@ BRISK: dict[str, Any] = {"keep_alive": 0}
 class Remote:
     """Where a command goes; clients are made when they are asked for."""
 
-    connection: str
+    connection: str = field(repr=False)
     admin_endpoint: str | None = None
     ca: Path | None = None
 

@@ -18,8 +18,8 @@ from twinbus.cli.properties import property_value
 from twinbus.cli.remote import BRISK, Remote
 from twinbus.core.ids import new_tracking_id
 from twinbus.core.units import duration_from_iso, ms_from_datetime
-from twinbus.server import values
-from twinbus.server.message_form import Encoded, from_json
+from twinbus.forms import values
+from twinbus.forms.message_form import Encoded, from_json
 
 app = typer.Typer()
 

@@ -7,6 +7,7 @@ import gc
 import json
 import logging
 import os
+import shlex
 import signal
 import sys
 import time
@@ -122,6 +123,13 @@ def _key(data_dir: Path) -> tuple[str, bool]:
     return key, True
 
 
+def _key_reference(data_dir: Path) -> str:
+    """What stands for the key in a connection string, for a shell to put in."""
+    if os.environ.get(KEY_VARIABLE):
+        return f"${KEY_VARIABLE}"
+    return f"$(cat {shlex.quote(str((data_dir / 'root.key').resolve()))})"
+
+
 async def _serve(options: Options, config: Config, key: str, is_new: bool) -> None:
     started = time.perf_counter()
     stopping = asyncio.Event()
@@ -164,7 +172,7 @@ async def _serve(options: Options, config: Config, key: str, is_new: bool) -> No
             service.broker.why_refusing,
             Console(service, beside / REPORTS, beside / EVENTS),
         )
-        http = HttpListener(application, tls)
+        http = HttpListener(application, tls, service.lobby)
         await http.start(options.host, options.admin_port)
         ports["admin"] = http.port
     # What is there now stays; a full collection need not look at it again.
@@ -218,9 +226,11 @@ def _say_ready(
     options: Options, service: Service, key: str, is_new: bool, ports: dict[str, int], took_s: float
 ) -> None:
     names = [namespace.name for namespace, _ in service.all()]
+    # The JSON is for a program that has to know the key; what is printed ends in logs.
+    shown = key if is_new or options.json_output else _key_reference(options.data_dir)
     described = {
         name: {
-            "connection_string": _connection_string(options, name, names, key, ports),
+            "connection_string": _connection_string(options, name, names, shown, ports),
             "admin_url": _admin_url(options, name, names, ports),
         }
         for name in names
@@ -238,7 +248,9 @@ def _say_ready(
         if parts["admin_url"]:
             print(f"  administration and console: {parts['admin_url']}")
     if is_new:
-        print(f"\nA key was made and is kept in {options.data_dir / 'root.key'}.")
+        print(f"\nA key was made and is kept in {options.data_dir / 'root.key'}: it is shown once.")
+    else:
+        print("\nThe key is not shown again: in double quotes a shell puts it in.")
     print("\nStop with Ctrl-C.", flush=True)
 
 

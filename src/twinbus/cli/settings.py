@@ -7,7 +7,7 @@ from typing import Any
 
 from twinbus.cli.commands import Setting
 from twinbus.core.units import duration_to_iso, ms_from_datetime
-from twinbus.server.values import time_to_json
+from twinbus.forms.values import time_to_json
 
 _DURATION = "ISO 8601, such as PT30S, PT5M or P14D."
 

@@ -4,24 +4,18 @@ from typing import Annotated
 
 import typer
 
+from twinbus.cli.commands import BacklogQueues, PairCa, Primary, Secondary
 from twinbus.cli.failures import one_line_errors
 from twinbus.cli.remote import need_sdk
 
 
 def syphon(
-    primary: Annotated[
-        str, typer.Option(envvar="TWINBUS_PRIMARY", help="Connection string of the primary.")
-    ],
-    secondary: Annotated[
-        str, typer.Option(envvar="TWINBUS_SECONDARY", help="Connection string of the secondary.")
-    ],
-    backlog_queues: Annotated[int, typer.Option(min=1, help="How many backlog queues.")] = 10,
+    primary: Primary,
+    secondary: Secondary,
+    backlog_queues: BacklogQueues = 10,
     poll: Annotated[float, typer.Option(help="Seconds of one long poll.")] = 900.0,
     retry: Annotated[float, typer.Option(help="Seconds to leave alone what failed.")] = 60.0,
-    ca: Annotated[
-        str | None,
-        typer.Option(envvar="TWINBUS_CA", help="Certificate to trust, for brokers with their own."),
-    ] = None,
+    ca: PairCa = None,
 ) -> None:
     """Move what the backlog queues hold to where it belongs in the primary."""
     with one_line_errors():

@@ -21,7 +21,7 @@ from twinbus.cli.outbox import Outbox
 from twinbus.cli.printer import Printer
 from twinbus.cli.remote import BRISK, Remote
 from twinbus.cli.send import read_lines
-from twinbus.server.message_form import from_json
+from twinbus.forms.message_form import from_json
 
 app = typer.Typer()
 

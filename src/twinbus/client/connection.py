@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import Final
 
 from twinbus.amqp.codec import NULL, encode_list, encode_string, encode_symbol, encode_uint
-from twinbus.amqp.errors import DecodeError
+from twinbus.amqp.errors import DecodeError, ProtocolError
 from twinbus.amqp.framing import (
     AMQP_HEADER,
     FRAME_BYTES_MIN,
     FRAME_HEADER_BYTES,
-    PROTOCOL_HEADER_BYTES,
     SASL_HEADER,
+    FrameReader,
     frame,
     sasl_frame,
 )
@@ -74,8 +74,9 @@ _UNSETTLED_FIRST: Final = b"\x50\x00\x50\x00"
 _SETTLED_FIRST: Final = b"\x50\x01\x50\x00"
 
 
-class Connection:
+class Connection(FrameReader):
     def __init__(self, hostname: str, container_id: str) -> None:
+        super().__init__(FRAME_BYTES_MAX)
         self._hostname = hostname
         self._container_id = container_id
         #: Bytes for the peer, in order; whoever writes them empties it.
@@ -85,10 +86,7 @@ class Connection:
         #: How often the peer must hear from us; 0: it does not mind.
         self.keep_alive_ms = 0
         self._in_sasl = True
-        self._awaits_header = True
         self._frame_bytes_max = FRAME_BYTES_MIN
-        self._cut = bytearray()
-        self._needed = 0
         self._links: dict[str, Link] = {}
         self._by_remote_handle: dict[int, Link] = {}
         self._next_handle = 0
@@ -133,6 +131,7 @@ class Connection:
         if self.failure is None:
             if self.opened:
                 self.output.append(close_frame(NULL))
+            self.finished = True
             self.failure = ConnectionLost("the connection was closed by this client")
 
     def lost(self, why: str) -> None:
@@ -218,51 +217,24 @@ class Connection:
 
     def receive(self, data: bytes) -> None:
         """Take bytes as they came from the transport, cut anywhere."""
-        if self.failure is not None:
+        if self.finished:
             return
-        if self._needed:
-            self._cut += data
-            if len(self._cut) < self._needed:
-                return
-            data = bytes(self._cut)
-            self._cut.clear()
-            self._needed = 0
         try:
-            self._receive_frames(data)
-        except DecodeError as error:
+            self.read_frames(data)
+        except (DecodeError, ProtocolError) as error:
             self._fail(ConnectionLost(f"the peer does not speak AMQP as it should: {error}"))
         except ClientError as error:
             self._fail(error)
 
-    def _receive_frames(self, data: bytes) -> None:
-        pos, end = 0, len(data)
-        size = FRAME_HEADER_BYTES
-        while self.failure is None and end - pos >= size:
-            if self._awaits_header:
-                self._receive_header(data[pos : pos + PROTOCOL_HEADER_BYTES])
-                pos += PROTOCOL_HEADER_BYTES
-                continue
-            size = int.from_bytes(data[pos : pos + 4], "big")
-            if not FRAME_HEADER_BYTES <= size <= FRAME_BYTES_MAX:
-                raise DecodeError(f"frame of {size} bytes", pos)
-            if end - pos < size:
-                break
-            body = pos + 4 * data[pos + 4]
-            if body < pos + size:
-                self._receive_frame(data, body, pos + size)
-            pos += size
-            size = FRAME_HEADER_BYTES
-        if pos < end:
-            self._needed = size
-            self._cut += data[pos:]
-
-    def _receive_header(self, header: bytes) -> None:
+    def take_header(self, header: bytes) -> None:
         wanted = SASL_HEADER if self._in_sasl else AMQP_HEADER
         if header != wanted:
             raise ConnectionLost(f"the peer speaks no AMQP 1.0 (it said {header!r})")
-        self._awaits_header = False
+        self.awaits_header = False
 
-    def _receive_frame(self, data: bytes, pos: int, end: int) -> None:
+    def take_frame(self, kind: int, channel: int, data: bytes, pos: int, end: int) -> None:
+        if pos == end:
+            return
         code, at = descriptor_at(data, pos)
         if code == TRANSFER:
             self._receive_transfer(data, at, end)
@@ -309,7 +281,7 @@ class Connection:
             if fields.number(0, 1) != 0:
                 raise Refused(_UNAUTHORIZED, "The broker refused the connection (SASL).")
             self._in_sasl = False
-            self._awaits_header = True
+            self.awaits_header = True
             self.output += [AMQP_HEADER, self._open_frame(), _begin_frame()]
 
     def _open_frame(self) -> bytes:
@@ -414,8 +386,8 @@ class Connection:
         )
 
     def _fail(self, failure: ClientError) -> None:
+        self.finished = True
         self.failure = failure
-        self._cut.clear()
         for link in self._links.values():
             link.failure = link.failure or failure
 

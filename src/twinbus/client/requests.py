@@ -9,9 +9,9 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from twinbus.amqp import codec, sections
 from twinbus.amqp.errors import DecodeError
-from twinbus.amqp.properties import Properties, decode_properties, encode_properties
+from twinbus.amqp.exchange import decode_exchange, encode_exchange
+from twinbus.amqp.properties import Properties
 from twinbus.client.connection import refusal_of
 from twinbus.client.errors import ConnectionLost
 from twinbus.client.wire import Wire
@@ -37,29 +37,18 @@ class RequestNode:
         properties = Properties()
         properties.message_id = uuid.uuid4().hex
         properties.reply_to = self._in.name
-        pairs: list[tuple[object, bytes]] = [
-            (key, codec.encode(value)) for key, value in headers.items()
-        ]
-        payload = b"".join(
-            (
-                encode_properties(properties),
-                b"\x00\x53\x74", codec.encode_map(pairs),
-                b"\x00\x53\x77", codec.encode(body),
-            )
-        )  # fmt: skip
-        self._wire.connection.send(self._out, payload, 0)
+        self._wire.connection.send(self._out, encode_exchange(properties, headers, body), 0)
         while True:
             self._wire.wait(self._answered, f"answer {self._address}", self._out, self._in)
             answer = self._in.messages.popleft()
             try:
-                found = sections.locate(answer)
-                asked = decode_properties(answer, found.properties_at).correlation_id
-                if asked == properties.message_id:
-                    return _headers(answer, found), _body(answer, found)
+                told, answer_headers, answer_body = decode_exchange(answer)
             except DecodeError as error:
                 raise ConnectionLost(
                     f"{self._address} gave an unreadable answer: {error}"
                 ) from None
+            if told.correlation_id == properties.message_id:
+                return answer_headers, answer_body
 
     def _answered(self) -> bool:
         while self._out.outcomes:
@@ -67,17 +56,3 @@ class RequestNode:
             if refusal is not None:
                 raise refusal
         return bool(self._in.messages)
-
-
-def _headers(answer: bytes, found: sections.Sections) -> dict[str, Any]:
-    if found.application_properties_at < 0:
-        return {}
-    pairs = codec.map_pairs(answer, found.application_properties_at)
-    return {str(key): codec.decode_whole(raw) for key, raw in pairs}
-
-
-def _body(answer: bytes, found: sections.Sections) -> object:
-    if found.body_start < 0 or answer[found.body_start + 2] != sections.AMQP_VALUE:
-        return None
-    value, _ = codec.decode(answer, found.body_start + 3)
-    return value

@@ -31,8 +31,9 @@ class AuthorizationRule:
 
     name: str
     rights: list[str]
-    primary_key: str
-    secondary_key: str
+    #: Kept out of whatever is printed or logged by accident.
+    primary_key: str = field(repr=False)
+    secondary_key: str = field(repr=False)
     created_ms: int = 0
     modified_ms: int = 0
 
@@ -188,7 +189,6 @@ class RuleDescription:
     created_ms: int = 0
 
 
-Description = QueueDescription | TopicDescription | SubscriptionDescription | RuleDescription
 D = TypeVar("D", QueueDescription, TopicDescription, SubscriptionDescription, RuleDescription)
 
 

@@ -23,7 +23,20 @@ RULES_MAX = 2_000
 # AMQP, as Azure Service Bus announces them.
 FRAME_BYTES_MAX = 64 * 1024
 SENDER_CREDIT = 1_000
-# What a stranger may send before a token was accepted: a token is some hundred bytes long.
+
+# As many clients as Azure allows a namespace.
+CONNECTIONS_MAX = 5_000
+# Strangers: connections of any port that have shown no key yet. What one of them can make the
+# broker hold is bounded by the values below, and there are no more than so many: after a restart
+# all clients come back at once, as strangers.
+STRANGERS_MAX = CONNECTIONS_MAX
+# From the first byte to an accepted key. Clients need some hundred milliseconds.
+STRANGER_WAIT_MS = 30_000
+# A client needs three kilobytes, a session and two links to show its token.
+STRANGER_BYTES_MAX = 64 * 1024
+STRANGER_SESSIONS_MAX = 16
+STRANGER_LINKS_MAX = 16
+# A token is some hundred bytes long.
 TOKEN_BYTES_MAX = 16 * 1024
 
 # How long a receiver that asks for the next available session is kept waiting.

@@ -7,7 +7,7 @@ and the expiry; clients differ in how they encode it, so it is taken as it came.
 import base64
 import hashlib
 import hmac
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import quote, unquote
 
 PREFIX = "SharedAccessSignature "
@@ -18,7 +18,7 @@ class SasToken:
     """A token cut into its parts; nothing in it is believed until `signed_by` says so."""
 
     resource: str
-    signature: str
+    signature: str = field(repr=False)
     expiry_s: int
     key_name: str
     raw_resource: str

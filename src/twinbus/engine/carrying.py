@@ -5,11 +5,18 @@ always outlives the record which began it. Before a segment goes, everything liv
 carried to the journal's end, some at a time, so that nobody waits for it.
 """
 
+from typing import Final
+
 from twinbus.engine import records
 from twinbus.engine.engine import Engine
+from twinbus.engine.entities import Entity
 from twinbus.engine.index import GONE
 from twinbus.engine.namespace import Namespace
 from twinbus.engine.stream import Stream
+
+# To describe an entity takes far longer than to carry a message: ten thousand queues at once
+# made everybody wait for a third of a second.
+_ENTITIES_A_STEP: Final = 100
 
 
 class Carrier:
@@ -22,10 +29,11 @@ class Carrier:
         self._shared: dict[int, int] = {}
         #: Nothing live is left in the old segments.
         self.finished = False
+        self._now_ms = now_ms
         self._carry_numbers()
-        for namespace in engine.namespaces.values():
-            self._carry_entities(namespace, now_ms)
-        self._messages = self._find_messages()
+        #: Still to be looked at. What is made later is beyond the old segments anyway.
+        self._entities = list(engine.registry.entities.values())
+        self._messages: list[tuple[Stream, int]] = []
         self._at = 0
 
     def _carry_numbers(self) -> None:
@@ -38,18 +46,22 @@ class Carrier:
         if last and last not in registry.entities:
             self._engine.kernel.log.append_carried(records.entity_removed(last))
 
-    def _carry_entities(self, namespace: Namespace, now_ms: int) -> None:
+    def _carry_entity(self, entity: Entity) -> bool:
+        """Carry its description and what its streams know; tell whether it was described."""
+        if self._engine.registry.entities.get(entity.number) is not entity:
+            return False  # removed since
         log = self._engine.kernel.log
-        for entity in list(self._engine.registry.entities.values()):
-            if entity.directory is not namespace:
-                continue
-            if entity.location < self._limit:
-                entity.location = log.append_carried(namespace.record(entity))
-            history = entity.history
-            if history is not None:
-                history.carry(self._limit, now_ms, log, entity.main.number)
-            for stream in entity.streams.values():
-                self._carry_stream(stream)
+        is_old = entity.location < self._limit
+        if is_old:
+            namespace = entity.directory
+            assert isinstance(namespace, Namespace)
+            entity.location = log.append_carried(namespace.record(entity))
+        history = entity.history
+        if history is not None:
+            history.carry(self._limit, self._now_ms, log, entity.main.number)
+        for stream in entity.streams.values():
+            self._carry_stream(stream)
+        return is_old
 
     def _carry_stream(self, stream: Stream) -> None:
         log = self._engine.kernel.log
@@ -74,8 +86,11 @@ class Carrier:
         return found
 
     def step(self, bytes_max: int) -> None:
-        """Carry some messages."""
+        """Carry some: the entities first, then messages."""
         written = 0
+        while self._entities and written < bytes_max:
+            if self._carry_entity(self._entities.pop()):
+                written += max(1, bytes_max // _ENTITIES_A_STEP)
         while written < bytes_max:
             if self._at == len(self._messages):
                 # A scheduled message that came due meanwhile has a new number, and its payload

@@ -38,6 +38,13 @@ class DuplicateHistory:
             else:
                 return
 
+    def shift(self, step_ms: int) -> None:
+        """The clock was set: the windows of what is known go on from there."""
+        self.ids = OrderedDict(
+            (message_id, (at_ms + step_ms, location))
+            for message_id, (at_ms, location) in self.ids.items()
+        )
+
     def carry(self, location_max: int, now_ms: int, log: Log, stream: int) -> None:
         """Write anew what still counts and lies below a place in the journal."""
         for message_id, (at_ms, location) in list(self.ids.items()):

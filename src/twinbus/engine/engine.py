@@ -160,7 +160,8 @@ class Engine:
         if history is not None:
             for at_ms, message_id, location in self._remembered.get(entity.main.number, ()):
                 if now_ms - at_ms < history.window_ms:
-                    history.note(message_id, at_ms, location)
+                    # A clock that was set back must not make the window longer.
+                    history.note(message_id, min(at_ms, now_ms), location)
 
     # --- for the server ---------------------------------------------------------------
 

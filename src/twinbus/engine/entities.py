@@ -111,6 +111,20 @@ class Entity(Owner):
         self.send_disabled = status in (descriptions.DISABLED, descriptions.SEND_DISABLED)
         self.receive_disabled = status in (descriptions.DISABLED, descriptions.RECEIVE_DISABLED)
 
+    def take_settings(self, d: QueueDescription | TopicDescription) -> None:
+        """What those that are sent to have in common."""
+        self.set_status(d.status)
+        self.message_bytes_max = d.max_message_size_in_kilobytes * 1024
+        self.bytes_max = d.max_size_in_megabytes * _MEGABYTE
+        self.time_to_live_ms = d.default_message_time_to_live_ms
+        window_ms = d.duplicate_detection_history_time_window_ms
+        if not d.requires_duplicate_detection:
+            self.history = None
+        elif self.history is None:
+            self.history = DuplicateHistory(window_ms)
+        else:
+            self.history.window_ms = window_ms
+
     def remove(self) -> None:
         """The entity is deleted: its links are told, its memory is given back."""
         self.removed = True
@@ -400,17 +414,9 @@ class Queue(Holder):
 
     def settings_changed(self) -> None:
         d = self.description
-        self.set_status(d.status)
-        self.message_bytes_max = d.max_message_size_in_kilobytes * 1024
-        self.bytes_max = d.max_size_in_megabytes * _MEGABYTE
-        self.time_to_live_ms = d.default_message_time_to_live_ms
+        self.take_settings(d)
         self.forward_to = d.forward_to
         self.dead_letters_to = d.forward_dead_lettered_messages_to
-        self.history = _history(
-            self.history,
-            d.requires_duplicate_detection,
-            d.duplicate_detection_history_time_window_ms,
-        )
         self.requires_session = d.requires_session
         if d.requires_session and self.main.sessions is None:
             self.main.sessions = SessionTable()
@@ -517,16 +523,7 @@ class Topic(Entity):
         return {"description": asdict(self.description)}
 
     def settings_changed(self) -> None:
-        d = self.description
-        self.set_status(d.status)
-        self.message_bytes_max = d.max_message_size_in_kilobytes * 1024
-        self.bytes_max = d.max_size_in_megabytes * _MEGABYTE
-        self.time_to_live_ms = d.default_message_time_to_live_ms
-        self.history = _history(
-            self.history,
-            d.requires_duplicate_detection,
-            d.duplicate_detection_history_time_window_ms,
-        )
+        self.take_settings(self.description)
 
     def size_bytes(self) -> int:
         return self.bytes_used + sum([s.bytes_used for s in self.subscriptions.values()])
@@ -550,17 +547,6 @@ class Topic(Entity):
         view = View(message, self.directory.new_uuid)
         for subscription in self.subscriptions.values():
             subscription.receive_copies(message, view, now_ms, ttl_ms, hops)
-
-
-def _history(
-    history: DuplicateHistory | None, required: bool, window_ms: int
-) -> DuplicateHistory | None:
-    if not required:
-        return None
-    if history is None:
-        return DuplicateHistory(window_ms)
-    history.window_ms = window_ms
-    return history
 
 
 def _reason(error: BusError) -> str:

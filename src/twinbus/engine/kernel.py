@@ -127,6 +127,15 @@ class Kernel:
         self._timer_order += 1
         heappush(self._timers, (when_ms, self._timer_order, stream))
 
+    def look_again(self, now_ms: int) -> None:
+        """The time was set: everyone who waits for a moment finds out anew when that is."""
+        timers = self._timers
+        self._timers = []
+        for when_ms, _, stream in timers:
+            if stream.timer_ms == when_ms:
+                stream.timer_ms = 0
+                self.call_at(now_ms, stream)
+
     def deadline_ms(self) -> int:
         """The earliest timer, 0 when there is none."""
         while self._timers:

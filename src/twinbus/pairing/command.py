@@ -1,6 +1,6 @@
 """`twinbus syphon`: runs a syphon by itself, shows what it moves, and reports it at the end.
 
-Parses and prints; the work is `Syphon`'s. It ends with SIGINT or SIGTERM, after the messages
+Prints; the work is `Syphon`'s. It ends with SIGINT or SIGTERM, after the messages
 in hand, and goes on when either namespace goes away and comes back.
 """
 
@@ -8,9 +8,9 @@ import asyncio
 import signal
 from collections import Counter
 from datetime import timedelta
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Any
 
-import typer
 from rich.console import Console
 from rich.table import Table
 
@@ -27,27 +27,21 @@ _REPORT_EVERY_S = 5.0
 
 
 def syphon(
-    primary: Annotated[
-        str, typer.Option(envvar="TWINBUS_PRIMARY", help="Connection string of the primary.")
-    ],
-    secondary: Annotated[
-        str, typer.Option(envvar="TWINBUS_SECONDARY", help="Connection string of the secondary.")
-    ],
-    backlog_queues: Annotated[int, typer.Option(min=1, help="How many backlog queues.")] = 10,
-    poll: Annotated[float, typer.Option(help="Seconds of one long poll.")] = 900.0,
-    retry: Annotated[float, typer.Option(help="Seconds to leave alone what failed.")] = 60.0,
-    ca_file: Annotated[
-        str | None, typer.Option(help="Certificate to trust, for namespaces with their own.")
-    ] = None,
+    primary: str,
+    secondary: str,
+    backlog_queues: int,
+    poll_s: float,
+    retry_s: float,
+    ca_file: Path | None,
 ) -> None:
     """Move what the backlog queues hold to where it belongs in the primary."""
     tally = Tally(Console())
     settings: dict[str, Any] = {
         "backlog_queue_count": backlog_queues,
-        "syphon_poll": timedelta(seconds=poll),
-        "syphon_retry_interval": timedelta(seconds=retry),
+        "syphon_poll": timedelta(seconds=poll_s),
+        "syphon_retry_interval": timedelta(seconds=retry_s),
     }
-    trust: dict[str, Any] = {} if ca_file is None else {"connection_verify": ca_file}
+    trust: dict[str, Any] = {} if ca_file is None else {"connection_verify": str(ca_file)}
     asyncio.run(_run(primary, secondary, tally, settings, trust))
     tally.report()
 

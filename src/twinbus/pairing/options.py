@@ -1,6 +1,6 @@
 """What a user says when pairing two namespaces (P1). Plain data, checked when made."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -17,10 +17,10 @@ class SendAvailabilityPairedNamespaceOptions:
     """
 
     #: A connection string with manage rights, or a `ServiceBusClient`.
-    secondary: Any
+    secondary: Any = field(repr=False)
     #: Finds and makes the backlog queues: a `ServiceBusAdministrationClient` or its
     #: connection string. None: the connection string in `secondary` serves.
-    administration: Any = None
+    administration: Any = field(default=None, repr=False)
     backlog_queue_count: int = 10
     #: How long an entity may fail before its messages go to the backlog. Zero: at once.
     failover_interval: timedelta = timedelta(seconds=10)

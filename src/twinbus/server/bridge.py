@@ -125,8 +125,16 @@ class Hub:
         self.replies = Replies()
         #: Bridges with something to write, or to look at, at the end of the turn.
         self.dirty: list[Bridge] = []
-        #: Set while nothing can be accepted: the disk is full, or the journal failed.
+        #: Set while nothing can be accepted: the disk is full, or the journal failed. Raised
+        #: without its traceback, which would grow with each refusal.
         self.refusing: BusError | None = None
+        #: Set for good when the journal failed: then nothing can be kept, nor surely be read.
+        self.failed: BusError | None = None
+
+    def check(self) -> None:
+        """Refuse whatever needs the journal once it has failed."""
+        if self.failed is not None:
+            raise self.failed.with_traceback(None)
 
 
 class Sender(Attachment):
@@ -368,7 +376,7 @@ class Bridge(Handler):
             entity = context.entity
             try:
                 if hub.refusing is not None:
-                    raise hub.refusing
+                    raise hub.refusing.with_traceback(None)
                 if txn_id is not None:
                     self._send_in_transaction(context, message_format, payload, txn_id)
                 elif message_format != BATCH_FORMAT:
@@ -468,7 +476,7 @@ class Bridge(Handler):
                 state = ACCEPTED
                 if not request.fail:
                     if hub.refusing is not None:
-                        raise hub.refusing
+                        raise hub.refusing.with_traceback(None)
                     transaction.commit(hub.now_ms)
         except BusError as error:
             self._refuse_transfer(link, delivery_id, settled, error)
@@ -576,8 +584,9 @@ class Bridge(Handler):
 
     def on_close(self, connection: Connection) -> None:
         """The connection is gone, and with it locks and open transactions (R7)."""
-        for stream, lock in self.held:
-            stream.drop_lock(lock, self.hub.now_ms)
+        if self.hub.failed is None:
+            for stream, lock in self.held:
+                stream.drop_lock(lock, self.hub.now_ms)
         self.held = []
         self.transactions = {}
         self.touch()

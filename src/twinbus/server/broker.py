@@ -9,7 +9,9 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from twinbus.core import errors
 from twinbus.core.errors import BusError, tracked
@@ -19,14 +21,21 @@ from twinbus.engine.carrying import Carrier
 from twinbus.engine.census import take_census
 from twinbus.engine.engine import Engine
 from twinbus.engine.kernel import Sealed
-from twinbus.journal import Journal
+from twinbus.engine.shifting import shift
+from twinbus.journal import Journal, JournalFailed
 from twinbus.server.bridge import Hub, Replies
 from twinbus.server.pulse import Pulse
 
 log = logging.getLogger(__name__)
 
-# Appends that wait for a commit, before sockets are read no further.
-PENDING_BYTES_MAX = 32 * 1024 * 1024
+# Appends that wait for a commit, before what connections send is held. It bounds how long an
+# answer takes when more is sent than can be done, and is enough to keep a disk busy.
+PENDING_BYTES_MAX = 2 * 1024 * 1024
+# As little as this goes past those who are held, up to twice as many appends: settlements make
+# room, and a client that sends now and then need not wait behind those who flood.
+_SMALL_BYTES = 4 * 1024
+# What may be held. Beyond it sends are refused: server busy.
+_HELD_BYTES_MAX = 64 * 1024 * 1024
 # A journal is compacted when it is this much longer than what is live in it.
 _GARBAGE_BYTES_MIN = 256 * 1024 * 1024
 _CARRY_STEP_BYTES = 1024 * 1024
@@ -34,16 +43,11 @@ _CARRY_STEP_BYTES = 1024 * 1024
 _SPACE_RESERVE_BYTES = 8 * 1024 * 1024
 # How often a full disk is looked at again, whether or not anything is written.
 _SPACE_RETRY_S = 1.0
-
-
-class Clock:
-    """Unix time that never runs backwards, whatever is done to the system's clock."""
-
-    def __init__(self) -> None:
-        self._offset_ms = time.time() * 1000 - time.monotonic() * 1000
-
-    def __call__(self) -> int:
-        return int(time.monotonic() * 1000 + self._offset_ms)
+_BUSY = BusError(
+    errors.SERVER_BUSY,
+    "The broker has more to do than it can; the message was not accepted. Send it again in some"
+    " seconds.",
+)
 
 
 class Broker:
@@ -75,7 +79,9 @@ class Broker:
         self._carrier: Carrier | None = None
         #: The segment that was current when nothing had to be compacted.
         self._compact_at = -1
-        self._paused: list[Callable[[], None]] = []
+        #: Connections that wait for room, with the bytes they hold: first come, first served.
+        self._held: deque[tuple[int, Callable[[], None]]] = deque()
+        self._held_bytes = 0
         self.commits_total = 0
         self.commit_seconds_total = 0.0
         self._captured = captured
@@ -113,18 +119,34 @@ class Broker:
             self._loop.call_soon(self._end_turn)
         return self.hub.now_ms
 
+    def shift(self, step_ms: int) -> None:
+        """The clock was set by so much: move along what counts elapsed time."""
+        self.begin_turn()
+        # Also for whatever else this turn brings.
+        self.hub.now_ms = self.clock()
+        shift(self.engine, step_ms, self.hub.now_ms)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_ms = 0
+
     def _end_turn(self) -> None:
         self._turn_ending = False
         hub = self.hub
         hub.now_ms = now_ms = self.clock()
         kernel = self.kernel
-        if kernel.deadline_ms() and kernel.deadline_ms() <= now_ms:
-            kernel.run_timers(now_ms)
         if self.journal.failed is None:
+            if kernel.deadline_ms() and kernel.deadline_ms() <= now_ms:
+                kernel.run_timers(now_ms)
             kernel.dispatch_ready(now_ms)
             self._commit()
+        elif not self.journal.in_flight:
+            self._fail(hub.replies, self.journal.failed)
         self._write_out()
-        self._set_timer()
+        self._let_in()
+        # A timer that is never run would come again at once, for ever.
+        if self.journal.failed is None:
+            self._set_timer()
 
     def _write_out(self) -> None:
         # Writing may let stalled receivers take more, which makes bridges dirty again.
@@ -182,7 +204,11 @@ class Broker:
             self.commit_seconds_total += time.perf_counter() - started
             self._committed(sealed, replies, error)
 
-        journal.commit(self.hub.now_ms, done)
+        try:
+            journal.commit(self.hub.now_ms, done)
+        except JournalFailed as error:
+            # Its other work, on the other thread, failed just now.
+            done(error)
 
     def _committed(self, sealed: Sealed, replies: Replies, error: Exception | None) -> None:
         self.hub.now_ms = self.clock()
@@ -195,9 +221,6 @@ class Broker:
             if self._carrier is not None and self._carrier.finished:
                 self.journal.drop_before(self._carrier.segment)
                 self._carrier = None
-        resume, self._paused = self._paused, []
-        for call in resume:
-            call()
         self.begin_turn()
 
     def _fail(self, replies: Replies, error: Exception) -> None:
@@ -205,15 +228,23 @@ class Broker:
 
         What had been acknowledged before is safe; a restart reads what is there.
         """
-        log.critical("the journal failed; restart the broker", exc_info=error)
-        self.hub.refusing = BusError(
-            errors.INTERNAL_ERROR,
-            f"The broker cannot write to its disk ({error}); nothing was accepted. It must be"
-            " restarted once the disk is in order.",
-        )
-        replies.fail(self.hub.refusing)
+        failed = self.hub.failed
+        if failed is None:
+            log.critical("the journal failed; restart the broker", exc_info=error)
+            failed = BusError(
+                errors.INTERNAL_ERROR,
+                f"The broker cannot write to its disk ({error}); nothing was accepted. It must be"
+                " restarted once the disk is in order.",
+            )
+            self.hub.refusing = self.hub.failed = failed
         late, self.hub.replies = self.hub.replies, Replies()
-        late.fail(self.hub.refusing)
+        replies.fail(failed)
+        if late is not replies:
+            late.fail(failed)
+        # Those who wait for a message would wait for nothing.
+        for stream in self.engine.streams():
+            for receiver in list(stream.attached):
+                receiver.detach(failed)
 
     def _check_space(self) -> None:
         """Refuse sends while the disk is full; settlements go on, and make room."""
@@ -245,12 +276,40 @@ class Broker:
         """Say why nothing is accepted; None while things are."""
         return None if self.hub.refusing is None else self.hub.refusing.text
 
-    def wait_for_room(self, resume: Callable[[], None]) -> bool:
-        """Tell whether too much waits for the disk; if so, `resume` is called when it is less."""
-        if self.journal.pending_bytes < PENDING_BYTES_MAX:
+    # --- back-pressure ----------------------------------------------------------------
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Tell whether so many bytes of a connection can be taken in now."""
+        pending_bytes = self.journal.pending_bytes
+        if pending_bytes < PENDING_BYTES_MAX:
+            return True
+        if self.journal.failed is not None:
+            return True  # nothing waits any more: what comes is refused
+        return size_bytes <= _SMALL_BYTES and pending_bytes < 2 * PENDING_BYTES_MAX
+
+    def hold(self, size_bytes: int, resume: Callable[[], None]) -> bool:
+        """Call `resume` when there is room; False if too much is held already."""
+        if self._held_bytes + size_bytes > _HELD_BYTES_MAX:
             return False
-        self._paused.append(resume)
+        self._held.append((size_bytes, resume))
+        self._held_bytes += size_bytes
         return True
+
+    def _let_in(self) -> None:
+        while self._held and self.has_room(self._held[0][0]):
+            size_bytes, resume = self._held.popleft()
+            self._held_bytes -= size_bytes
+            resume()
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """Refuse sends meanwhile; all else goes on."""
+        refusing = self.hub.refusing
+        self.hub.refusing = refusing or _BUSY
+        try:
+            yield
+        finally:
+            self.hub.refusing = refusing
 
     async def durable(self) -> None:
         """Wait until everything done so far is on disk."""

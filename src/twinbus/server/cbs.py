@@ -31,9 +31,15 @@ def answer(
             return
         request.reply({"status-code": Int(202), "status-description": "Accepted"}, None)
         if claim.expires_s:
-            call_later(
-                claim.expires_s * 1000 - hub.now_ms, lambda: visitor.recheck(hub.now_ms // 1000)
-            )
+            watch(claim)
+
+    def watch(claim: Claim) -> None:
+        left_ms = claim.expires_s * 1000 - visitor.bridge.hub.now_ms
+        if left_ms > 0:
+            # Looked at again then: the clock may be set back meanwhile.
+            call_later(left_ms, lambda: watch(claim))
+        else:
+            visitor.recheck(visitor.bridge.hub.now_ms // 1000)
 
     return put_token
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from twinbus.core import limits
 from twinbus.core.descriptions import (
     AuthorizationRule,
     QueueDescription,
@@ -63,6 +64,9 @@ class Config:
     )
     #: Message bodies kept in memory; beyond it they are read back from the journal.
     memory_bytes_max: int = MEMORY_BYTES_MAX
+    #: Clients that may be connected, and connections that have shown no key yet.
+    max_connections: int = limits.CONNECTIONS_MAX
+    max_unauthenticated: int = limits.STRANGERS_MAX
     certificate: Path | None = None
     key: Path | None = None
     capture: CaptureConfig | None = None
@@ -89,8 +93,12 @@ def load(path: Path) -> Config:
 
 def _from_toml(given: Mapping[str, Any]) -> Config:
     config = Config()
-    known = {"memory_megabytes", "certificate", "key", "capture", "namespaces"}
+    counts = ("max_connections", "max_unauthenticated")
+    known = {"memory_megabytes", "certificate", "key", "capture", "namespaces", *counts}
     _refuse_unknown(given, known, "file")
+    for name in counts:
+        if name in given:
+            setattr(config, name, _count(name, given[name]))
     if "memory_megabytes" in given:
         config.memory_bytes_max = int(given["memory_megabytes"]) * 1024 * 1024
     if "certificate" in given or "key" in given:
@@ -105,6 +113,12 @@ def _from_toml(given: Mapping[str, Any]) -> Config:
             _namespace_from_toml(name, value) for name, value in given["namespaces"].items()
         ]
     return config
+
+
+def _count(name: str, given: object) -> int:
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+        raise ConfigError(f"{name} is a whole number of at least 1, not {given!r}")
+    return given
 
 
 def _capture(given: object) -> CaptureConfig:

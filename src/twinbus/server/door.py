@@ -44,10 +44,14 @@ class Visitor:
         #: What each open link needed: looked at again when a token expires.
         self.granted: dict[Link, tuple[str, str]] = {}
 
+    @property
+    def is_known(self) -> bool:
+        """Whether it has shown a key, or need not."""
+        return self.guard is not None and (bool(self.claims) or not self.guard.checks)
+
     def require_known(self) -> None:
         """Refuse a stranger: until a token was accepted there is nothing but `$cbs`."""
-        assert self.guard is not None
-        if self.guard.checks and not self.claims:
+        if not self.is_known:
             raise BusError(
                 errors.UNAUTHORIZED,
                 "Unauthorized access. Put a token to $cbs, or log in with SASL PLAIN, first.",
@@ -100,6 +104,12 @@ class FrontDoor(Door):
         self._call_later = call_later
         self.visitors: dict[Bridge, Visitor] = {}
 
+    def recheck(self) -> None:
+        """See whose tokens have expired: after the clock was set no timer knows."""
+        for bridge, visitor in list(self.visitors.items()):
+            if visitor.guard is not None:
+                visitor.recheck(bridge.hub.now_ms // 1000)
+
     # --- coming in --------------------------------------------------------------------
 
     def check_password(self, bridge: Bridge, user: str, password: str) -> bool:
@@ -133,6 +143,7 @@ class FrontDoor(Door):
     def on_attach(self, bridge: Bridge, link: Link) -> None:
         visitor = self.visitors[bridge]
         if link.is_coordinator:
+            visitor.require_known()
             link.context = Coordinator()
             link.accept()
             link.grant(limits.SENDER_CREDIT)
@@ -227,6 +238,7 @@ class FrontDoor(Door):
             )
         visitor.require(address.path, LISTEN, now_ms // 1000)
         visitor.grant(link, address.path, LISTEN)
+        bridge.hub.check()
         entity.check_receive()
         if entity.forward_to is not None and address.stream == names.MAIN_STREAM:
             raise BusError(

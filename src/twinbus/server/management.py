@@ -139,11 +139,12 @@ class Management:
         right, perform = known
         node = f"{self._address.path}/{names.MANAGEMENT}"
         self._visitor.require(node, right, self._hub.now_ms // 1000)
+        self._hub.check()
         given = request.body if isinstance(request.body, dict) else {}
         body = {str(key): value for key, value in given.items()}
         body["associated-link-name"] = request.headers.get("associated-link-name")
         if self._hub.refusing is not None and name == "schedule-message":
-            raise self._hub.refusing
+            raise self._hub.refusing.with_traceback(None)
         return perform(body)
 
     def _reply(self, request: Request, body: Body | None, failure: BusError | None) -> None:

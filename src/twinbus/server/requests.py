@@ -7,10 +7,10 @@ names, or on the only one the client has opened to the same node.
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from twinbus.amqp import codec, sections
 from twinbus.amqp.errors import DecodeError
+from twinbus.amqp.exchange import decode_exchange, encode_exchange
 from twinbus.amqp.link import Link
-from twinbus.amqp.properties import Properties, decode_properties, encode_properties
+from twinbus.amqp.properties import Properties
 from twinbus.server.bridge import Bridge, Node
 
 
@@ -20,35 +20,13 @@ class Request:
     def __init__(self, payload: bytes, node: "RequestNode", link: Link) -> None:
         self.node = node
         self.link = link
-        found = sections.locate(payload)
-        self.properties = (
-            decode_properties(payload, found.properties_at)
-            if found.properties_at >= 0
-            else Properties()
-        )
-        self.headers: dict[str, object] = {}
-        if found.application_properties_at >= 0:
-            pairs = codec.map_pairs(payload, found.application_properties_at)
-            self.headers = {str(key): codec.decode_whole(raw) for key, raw in pairs}
-        self.body: object = None
-        if found.body_start >= 0 and payload[found.body_start + 2] == sections.AMQP_VALUE:
-            self.body = codec.decode_whole(payload[found.body_start + 3 : found.body_end])
+        self.properties, self.headers, self.body = decode_exchange(payload)
 
     def reply(self, headers: Mapping[str, object], body: object) -> None:
         """Answer: headers with their AMQP types, body as an amqp-value."""
         answer = Properties()
         answer.correlation_id = self.properties.message_id
-        pairs: list[tuple[object, bytes]] = [
-            (key, codec.encode(value)) for key, value in headers.items()
-        ]
-        payload = b"".join(
-            (
-                encode_properties(answer),
-                b"\x00\x53\x74", codec.encode_map(pairs),
-                b"\x00\x53\x77", codec.encode(body),
-            )
-        )  # fmt: skip
-        self.node.send(self, payload)
+        self.node.send(self, encode_exchange(answer, headers, body))
 
 
 class RequestNode(Node):

@@ -25,16 +25,22 @@ from twinbus.engine.namespace import Namespace
 from twinbus.journal import Journal
 from twinbus.server.administration import NamespaceAdministration
 from twinbus.server.authorization import Guard
-from twinbus.server.broker import Broker, Clock
+from twinbus.server.broker import Broker
+from twinbus.server.clock import Clock
 from twinbus.server.config import Config, NamespaceConfig
 from twinbus.server.door import FrontDoor
 from twinbus.server.listener import AmqpListener
+from twinbus.server.lobby import Lobby
 
 log = logging.getLogger(__name__)
 
 ROOT_POLICY = "RootManageSharedAccessKey"
 D = TypeVar("D", QueueDescription, SubscriptionDescription)
 
+# How often the system's clock is looked at.
+_LOOK_S = 1.0
+# After a step clients have this long to show new tokens: their clocks may have been set as well.
+_TOKEN_GRACE_MS = 30_000
 _LOOPBACK = ("localhost", "127.0.0.1", "::1", "[::1]", "")
 
 
@@ -53,9 +59,10 @@ class Service:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._config = config
+        self._clock = Clock()
         journal = Journal.open(data_dir / "journal", notify=self._loop.call_soon_threadsafe)
         self.broker = Broker(
-            journal, config.memory_bytes_max, self._loop, Clock(),
+            journal, config.memory_bytes_max, self._loop, self._clock,
             observing=observing, captured=captured,
         )  # fmt: skip
         root = AuthorizationRule(ROOT_POLICY, [MANAGE, SEND, LISTEN], key, "")
@@ -66,7 +73,18 @@ class Service:
             guard = Guard(namespace, [root, *wanted.policies], checks=checks)
             self._namespaces.append((wanted, namespace, guard))
         self.door = FrontDoor(self, self._call_later)
-        self.amqp = AmqpListener(self.broker, self.door)
+        self.lobby = Lobby(self.broker.clock, config.max_unauthenticated, config.max_connections)
+        self.amqp = AmqpListener(self.broker, self.door, self.lobby)
+        self._look = self._loop.call_later(_LOOK_S, self._follow_clock)
+
+    def _follow_clock(self) -> None:
+        step_ms = self._clock.follow()
+        if step_ms:
+            log.warning("the system's clock was set by %+.1f s: following it", step_ms / 1000)
+            self.broker.shift(step_ms)
+            self.amqp.shift(step_ms)
+            self._call_later(_TOKEN_GRACE_MS, self.door.recheck)
+        self._look = self._loop.call_later(_LOOK_S, self._follow_clock)
 
     def _call_later(self, delay_ms: int, call: Callable[[], None]) -> None:
         def run() -> None:
@@ -128,6 +146,7 @@ class Service:
         return await self.amqp.listen(host, port, tls)
 
     async def close(self) -> None:
+        self._look.cancel()
         await self.amqp.close()
         if self.broker.journal.failed is None:
             await self.broker.durable()

@@ -9,7 +9,6 @@ queries under one name both would go on. Entities with sessions are refused.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,8 +22,9 @@ import pyarrow as pa
 from twinbus.amqp.types import ARRAY_OF_LONG, ARRAY_OF_UUID, AmqpArray, UInt
 from twinbus.client import ClientError, Refused
 from twinbus.core import errors, names
-from twinbus.spark.line import PATIENCE_S, Line
+from twinbus.spark.line import Line
 from twinbus.spark.options import SEQUENCE_MAX, ReadOptions
+from twinbus.spark.patience import PATIENCE_S, Patience
 from twinbus.spark.ranges import Ranges
 from twinbus.spark.reading import MessagesGoneError, Pages
 
@@ -40,7 +40,6 @@ HELD, BURIED = MARKS = ("x-twinbus-held", "x-twinbus-buried")
 _DELETE, _LOCK = UInt(0), UInt(1)
 # Answers hold the messages, so this bounds them too.
 _AT_ONCE = 50
-_PAUSE_S = 0.5
 
 
 @dataclass
@@ -70,16 +69,15 @@ class DeferredEpochs:
         return min(held) - 1 if held else 0
 
     def take(self, epoch: int, count_max: int, number_max: int) -> Ranges:
-        deadline = time.monotonic() + PATIENCE_S
+        patience = Patience(PATIENCE_S)
         while epoch not in self._known():
             try:
                 return self._take(epoch, count_max, number_max)
             except ClientError as error:
                 # Some may be deferred already; the scan will tell.
                 self._held = None
-                if not error.retryable or time.monotonic() > deadline:
+                if not error.retryable or not patience.pause():
                     raise
-            time.sleep(_PAUSE_S)
         return self._known()[epoch].ranges
 
     def begin(self, epoch: int, failures_max: int) -> Ranges:

@@ -7,16 +7,13 @@ more than a pause. Must not be used for anything else.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
 from twinbus.client import Answer, Client, ClientError, Refused
 from twinbus.core import errors
+from twinbus.spark.patience import PATIENCE_S, Patience
 
-# A broker that was killed reads its journal when it comes back; give it the time.
-PATIENCE_S = 60.0
-_PAUSE_S, _PAUSE_S_MAX = 0.05, 2.0
 # What a Service Bus that is not this broker says to an operation of ours.
 _UNKNOWN = (errors.NOT_IMPLEMENTED.condition, errors.ARGUMENT_ERROR.condition)
 
@@ -57,8 +54,7 @@ class Line:
         self.close()
 
     def _answer(self, operation: str, body: Mapping[str, Any]) -> Answer:
-        deadline = time.monotonic() + PATIENCE_S
-        pause_s = _PAUSE_S
+        patience = Patience(PATIENCE_S)
         while True:
             try:
                 if self._client is None:
@@ -66,7 +62,5 @@ class Line:
                 return self._client.request(self.entity, operation, dict(body))
             except ClientError as error:
                 self.close()
-                if not error.retryable or time.monotonic() + pause_s > deadline:
+                if not error.retryable or not patience.pause():
                     raise
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _PAUSE_S_MAX)

@@ -8,16 +8,13 @@ twice: duplicate detection at the target drops that by message id.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from typing import Final
 
 from twinbus.client import Client, ClientError, Sender, SendRefused
 from twinbus.spark.messages import to_batch
+from twinbus.spark.patience import PATIENCE_S, Patience
 
-# A broker that was killed reads its journal when it comes back; give it the time.
-PATIENCE_S: Final = 60.0
-_PAUSE_S, _PAUSE_S_MAX = 0.05, 2.0
 CLIENT_NAME: Final = "twinbus-spark-sink"
 
 
@@ -71,8 +68,7 @@ class Outlet:
     # -----------------------------------------------------------------------------------
 
     def _push(self, *, flush: bool) -> None:
-        deadline_s = 0.0
-        pause_s = _PAUSE_S
+        patience = Patience(PATIENCE_S)
         while True:
             try:
                 self._give(self._sender or self._open(), flush)
@@ -83,11 +79,8 @@ class Outlet:
                     row = self._row_of(error.position)
                     raise RefusedRowError(row, message_id, str(error)) from error
                 self._take_back()
-                deadline_s = deadline_s or time.monotonic() + PATIENCE_S
-                if not error.retryable or time.monotonic() > deadline_s:
+                if not error.retryable or not patience.pause():
                     raise
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
 
     def _open(self) -> Sender:
         self._client = Client.connect(self._connection_string, container_id=CLIENT_NAME)

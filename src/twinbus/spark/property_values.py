@@ -17,28 +17,19 @@ from typing import Any, Final
 from twinbus.amqp.codec import decode_whole, encode
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.types import (
-    Byte,
+    DECIMALS,
+    TYPE_NAMES,
+    WHOLE_NUMBERS,
     Char,
-    Decimal32,
-    Decimal64,
-    Decimal128,
     Float32,
-    Int,
-    Short,
     Symbol,
     Timestamp,
-    UByte,
-    UInt,
-    ULong,
-    UShort,
 )
-from twinbus.core.units import datetime_from_ms, ms_from_datetime, time_from_iso
+from twinbus.core.units import ms_from_datetime, time_from_iso
+from twinbus.forms.values import time_to_json
 
 ENCODED: Final = "amqp"
 _NAN: Final = encode(float("nan"))
-# What datetime can express: the years 1 to 9999.
-_EARLIEST_MS: Final = -62_135_596_800_000
-_LATEST_MS: Final = 253_402_300_799_999
 
 
 def _boolean_text(value: bool) -> str:
@@ -59,10 +50,6 @@ def _base64(text: str) -> bytes:
     return base64.b64decode(text, validate=True)
 
 
-def _time_text(value: int) -> str:
-    return datetime_from_ms(value).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
 def _time(text: str) -> Timestamp:
     return Timestamp(ms_from_datetime(time_from_iso(text)))
 
@@ -75,49 +62,38 @@ def _decimal(kind: Callable[[bytes], object]) -> Callable[[str], object]:
     return lambda text: kind(bytes.fromhex(text))
 
 
-# Name, to text, from text; by the Python type that stands for the AMQP type.
-_KINDS: Final[dict[type, tuple[str, Callable[[Any], str], Callable[[str], object]]]] = {
-    bool: ("boolean", _boolean_text, _boolean),
-    UByte: ("ubyte", int.__repr__, _number(UByte)),
-    UShort: ("ushort", int.__repr__, _number(UShort)),
-    UInt: ("uint", int.__repr__, _number(UInt)),
-    ULong: ("ulong", int.__repr__, _number(ULong)),
-    Byte: ("byte", int.__repr__, _number(Byte)),
-    Short: ("short", int.__repr__, _number(Short)),
-    Int: ("int", int.__repr__, _number(Int)),
-    int: ("long", int.__repr__, int),
-    Float32: ("float", float.__repr__, lambda text: Float32(float(text))),
-    float: ("double", float.__repr__, float),
-    Timestamp: ("timestamp", _time_text, _time),
-    uuid.UUID: ("uuid", str, uuid.UUID),
-    bytes: ("binary", _base64_text, _base64),
-    Symbol: ("symbol", str, Symbol),
-    Char: ("char", str, Char),
-    Decimal32: ("decimal32", bytes.hex, _decimal(Decimal32)),
-    Decimal64: ("decimal64", bytes.hex, _decimal(Decimal64)),
-    Decimal128: ("decimal128", bytes.hex, _decimal(Decimal128)),
+# To text, and from text; by the Python type that stands for the AMQP type.
+_WAYS: Final[dict[type, tuple[Callable[[Any], str], Callable[[str], object]]]] = {
+    str: (str, str),
+    bool: (_boolean_text, _boolean),
+    **{kind: (int.__repr__, _number(kind)) for kind in WHOLE_NUMBERS},
+    Float32: (float.__repr__, lambda text: Float32(float(text))),
+    float: (float.__repr__, float),
+    Timestamp: (lambda at: str(time_to_json(at)), _time),
+    uuid.UUID: (str, uuid.UUID),
+    bytes: (_base64_text, _base64),
+    Symbol: (str, Symbol),
+    Char: (str, Char),
+    **{kind: (bytes.hex, _decimal(kind)) for kind in DECIMALS},
 }
-_READERS: Final[dict[str, Callable[[str], object]]] = {
-    "string": str,
-    **{name: read for name, _, read in _KINDS.values()},
-}
-TYPE_NAMES: Final = ("null", *_READERS, ENCODED)
+_READERS: Final = {TYPE_NAMES[kind]: read for kind, (_, read) in _WAYS.items()}
+KNOWN_TYPES: Final = ("null", *_READERS, ENCODED)
 
 
 def to_text(value: object) -> tuple[str | None, str]:
-    """The text of a value that is not a string, and the name of its AMQP type."""
+    """The text of a value and the name of its AMQP type."""
     if value is None:
         return None, "null"
-    known = _KINDS.get(type(value))
-    if known is None or not _has_text(value):
+    kind = type(value)
+    if kind not in _WAYS or not _has_text(value):
         return _base64_text(encode(value)), ENCODED
-    name, write, _ = known
-    return write(value), name
+    write, _ = _WAYS[kind]
+    return write(value), TYPE_NAMES[kind]
 
 
 def _has_text(value: object) -> bool:
     if isinstance(value, Timestamp):
-        return _EARLIEST_MS <= value <= _LATEST_MS
+        return isinstance(time_to_json(value), str)
     # There are many NaNs, and text knows one.
     return not isinstance(value, float) or value == value or encode(float(value)) == _NAN
 
@@ -135,6 +111,6 @@ def encode_text(text: str | None, type_name: str) -> bytes:
             return raw
         return encode(_READERS[type_name](text))
     except KeyError:
-        raise ValueError(f"'{type_name}' is none of {', '.join(TYPE_NAMES)}") from None
+        raise ValueError(f"'{type_name}' is none of {', '.join(KNOWN_TYPES)}") from None
     except (ValueError, OverflowError, TypeError, struct.error, binascii.Error, DecodeError) as why:
         raise ValueError(f"'{text}' is no {type_name}: {why}") from None

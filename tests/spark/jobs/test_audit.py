@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.jobs import duckdb_answers, faults, synthetic
+from tests.spark.jobs.conftest import kept
 from twinbus.spark.jobs.capture_frames import read_capture
 from twinbus.spark.jobs.catalogue import Tables, run
 
@@ -34,7 +35,7 @@ def answers(
 ) -> Tables:
     """One audit of all of them: a root is a node of its own."""
     roots = [str(clean[0]), *(str(root) for root, _ in spoilt.values())]
-    return run("audit", read_capture(spark, *roots))
+    return kept(run("audit", read_capture(spark, *roots)))
 
 
 def test_clean_is_clean_l2(

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.jobs import duckdb_answers, faults, synthetic
+from tests.spark.jobs.conftest import kept
 from twinbus.spark.jobs import cost
 from twinbus.spark.jobs.capture_frames import read_capture
 from twinbus.spark.jobs.catalogue import Tables, run
@@ -19,7 +20,7 @@ Clean = tuple[Path, synthetic.Story]
 
 @pytest.fixture(scope="module")
 def answers(spark: SparkSession, clean: Clean) -> Tables:
-    return cost.report(cost.merge(cost.partial(read_capture(spark, str(clean[0])))))
+    return kept(cost.report(cost.merge(cost.partial(read_capture(spark, str(clean[0]))))))
 
 
 def test_every_operation_is_counted_as_duckdb_counts_it_c1(clean: Clean, answers: Tables) -> None:

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.jobs import synthetic
+from tests.spark.jobs.conftest import kept
 from tests.spark.jobs.handmade import Capture
 from twinbus.spark.jobs import dead_letters
 from twinbus.spark.jobs.capture_frames import read_capture
@@ -25,7 +26,7 @@ def job(spark: SparkSession, *roots: Path) -> Tables:
 
 @pytest.fixture(scope="module")
 def answers(spark: SparkSession, clean: Clean) -> Tables:
-    return job(spark, clean[0])
+    return kept(job(spark, clean[0]))
 
 
 def test_what_is_open_and_what_is_resolved_add_up_l2(clean: Clean, answers: Tables) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.spark.jobs.conftest import kept
 from tests.spark.jobs.handmade import Capture, at
 from twinbus.spark.jobs import failovers
 from twinbus.spark.jobs.capture_frames import read_capture
@@ -60,7 +61,7 @@ def answers(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ta
         capture.write(root / name)
     rows = read_capture(spark, str(root / "one"), str(root / "two"))
     merged = failovers.merge(failovers.partial(rows))
-    return failovers.report(merged, failovers.read_events(spark, str(events)))
+    return kept(failovers.report(merged, failovers.read_events(spark, str(events))))
 
 
 def utc(value: datetime) -> datetime:

@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.jobs import duckdb_answers, synthetic
+from tests.spark.jobs.conftest import kept
 from twinbus.spark.jobs import latency
 from twinbus.spark.jobs.capture_frames import read_capture
 from twinbus.spark.jobs.catalogue import Tables
@@ -18,7 +19,8 @@ NAMES = [f"{name}_ms" for name in latency.PERCENTILES]
 
 @pytest.fixture(scope="module")
 def answers(spark: SparkSession, clean: Clean) -> Tables:
-    return latency.report(latency.merge(latency.partial(read_capture(spark, str(clean[0])))))
+    rows = read_capture(spark, str(clean[0]))
+    return kept(latency.report(latency.merge(latency.partial(rows))))
 
 
 def test_percentiles_are_within_one_percent_of_the_exact_ones_l2(

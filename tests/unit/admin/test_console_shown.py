@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from twinbus.admin.console.shown import browser_safe
 from twinbus.amqp import codec
 from twinbus.amqp.types import Float32, Int, Timestamp, ULong
-from twinbus.server import values
+from twinbus.forms import values
 
 WHOLE = st.integers(-(2**63), 2**63 - 1)
 SCALARS = st.one_of(

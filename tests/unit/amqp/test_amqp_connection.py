@@ -282,6 +282,20 @@ def test_no_idle_timeout_waits_for_ever() -> None:
     assert not peer.server.finished
 
 
+@pytest.mark.parametrize("step_ms", [3_600_000, -3_600_000])
+def test_a_clock_that_is_set_makes_no_peer_silent(step_ms: int) -> None:
+    peer = Peer(idle_timeout_ms=1000).handshake()
+    peer.server.shift(step_ms)
+    peer.now_ms += step_ms
+    assert peer.server.deadline_ms() == peer.now_ms + 1000
+    peer.server.tick(peer.now_ms + 999)
+    peer.write(EMPTY_FRAME)
+    peer.server.tick(peer.now_ms + 1998)
+    assert not peer.server.finished
+    peer.server.tick(peer.now_ms + 1999)
+    assert peer.server.finished
+
+
 def opened_with_idle_timeout(idle_timeout_ms: int) -> Peer:
     peer = Peer()
     peer.write(AMQP_HEADER)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinbus.amqp.connection import Connection as ServerConnection
-from twinbus.amqp.framing import AMQP_HEADER
+from twinbus.amqp.framing import AMQP_HEADER, SASL_HEADER
 from twinbus.amqp.handler import Handler
 from twinbus.amqp.link import Link
 from twinbus.amqp.outcomes import ACCEPTED, RELEASED, rejected
@@ -200,7 +200,18 @@ def test_a_close_fails_the_connection_and_its_links(condition: str, kind: type) 
     assert "Because." in str(out.failure)
 
 
-@pytest.mark.parametrize("junk", [b"HTTP/1.1 400 Bad", AMQP_HEADER, b"\xff" * 64])
+@pytest.mark.parametrize(
+    "junk",
+    [
+        b"HTTP/1.1 400 Bad",
+        AMQP_HEADER,
+        b"\xff" * 64,
+        SASL_HEADER + b"\x00\x00\x00\x07\x02\x01\x00\x00",
+        SASL_HEADER + b"\x00\x00\x00\x08\x01\x01\x00\x00",
+        SASL_HEADER + b"\x00\x00\x00\x08\x03\x01\x00\x00",
+    ],
+    ids=["http", "no-sasl", "noise", "too-short", "offset-inside", "offset-beyond"],
+)
 def test_a_peer_that_speaks_something_else(junk: bytes) -> None:
     client = Connection("localhost", "me")
     client.receive(junk)

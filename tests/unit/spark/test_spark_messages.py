@@ -35,7 +35,7 @@ from twinbus.amqp.types import (
 from twinbus.engine import stored as form
 from twinbus.engine.message import take_in
 from twinbus.spark.messages import RowError, to_batch, to_messages
-from twinbus.spark.property_values import TYPE_NAMES, encode_text, to_text
+from twinbus.spark.property_values import KNOWN_TYPES, encode_text, to_text
 from twinbus.spark.schema import ARROW, READ_ONLY
 
 texts = st.text(max_size=300)
@@ -123,7 +123,7 @@ def test_l3_a_property_value_comes_back_with_its_type(value: object) -> None:
         text, type_name = value, "string"
     else:
         text, type_name = to_text(value)  # type: ignore[assignment]
-    assert type_name in TYPE_NAMES
+    assert type_name in KNOWN_TYPES
     assert encode_text(text, type_name) == encode(value)
 
 

@@ -47,6 +47,8 @@ from twinbus.server.service import Service
 
 STATIC = Path(__file__).parent / "static"
 PAGE_MAX = 200
+# Anybody may try to sign in.
+SIGN_IN_BYTES_MAX = 16 * 1024
 
 
 class Console:
@@ -135,7 +137,7 @@ class Console:
 
     async def _enter(self, request: web.Request) -> web.StreamResponse:
         async def perform() -> web.StreamResponse:
-            given = read_credentials(await read_body(request))
+            given = read_credentials(await read_body(request, SIGN_IN_BYTES_MAX))
             session_id, visitor = self._sign_in.enter(request, given)
             response = json_response(self._about(visitor))
             set_cookie(request, response, session_id)

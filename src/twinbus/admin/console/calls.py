@@ -15,11 +15,13 @@ from typing import Any, TypeVar
 
 from aiohttp import web
 
+from twinbus.admin.connection import admit, read_whole
 from twinbus.admin.console.changes import Selection
 from twinbus.admin.console.signin import SignIn, Visitor
 from twinbus.admin.console.streams import Query, find_stream
 from twinbus.core import errors
 from twinbus.core.errors import BusError
+from twinbus.core.ids import new_tracking_id
 from twinbus.engine.entities import Entity, Holder
 from twinbus.engine.stream import Stream
 
@@ -29,6 +31,9 @@ CONTENT_POLICY = (
     "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none';"
     " object-src 'none'"
 )
+# Sequence numbers, times and counts are below this.
+NUMBER_MAX = 2**63 - 1
+BODY_BYTES_MAX = 1024 * 1024
 _HEADERS = {
     "Content-Security-Policy": CONTENT_POLICY,
     "X-Content-Type-Options": "nosniff",
@@ -61,9 +66,12 @@ class Call:
     def number(self, name: str, default: int = 0) -> int:
         value = self.given.get(name, default)
         try:
-            return int(value)
-        except (TypeError, ValueError):
+            number = int(value)
+        except (TypeError, ValueError, OverflowError):
             raise BusError(errors.ARGUMENT_ERROR, f"'{name}' must be a whole number.") from None
+        if not -NUMBER_MAX <= number <= NUMBER_MAX:
+            raise BusError(errors.ARGUMENT_ERROR, f"'{name}' is beyond all sequence numbers.")
+        return number
 
     def object(self, name: str) -> Json:
         value = self.given.get(name) or {}
@@ -125,6 +133,7 @@ def framed(
     async def answer(request: web.Request) -> web.StreamResponse:
         async def perform() -> web.StreamResponse:
             visitor = sign_in.find(request)
+            admit(request)
             given: Json = dict(request.query)
             if writes:
                 _check_csrf(request, visitor)
@@ -146,7 +155,7 @@ async def guarded(
     except BusError as refusal:
         return _refusal(refusal.kind.status, refusal.text)
     except web.HTTPRequestEntityTooLarge:
-        return _refusal(413, "That is more than a megabyte: use the command line for it.")
+        return _refusal(413, "That is too much for the console: use the command line for it.")
     except web.HTTPException as error:
         return _refusal(error.status, error.text or error.reason, error.headers.get("Retry-After"))
     except Exception:
@@ -160,12 +169,15 @@ def _check_csrf(request: web.Request, visitor: Visitor) -> None:
         raise BusError(errors.FORBIDDEN, f"The request lacks its {CSRF_HEADER}: sign in again.")
 
 
-async def read_body(request: web.Request) -> Json:
+async def read_body(request: web.Request, bytes_max: int = BODY_BYTES_MAX) -> Json:
     # A form of another site cannot send this type without asking first.
     if request.content_type != "application/json":
         raise BusError(errors.ARGUMENT_ERROR, "The body must come as application/json.")
+    given = await read_whole(request, bytes_max)
     try:
-        body = json.loads(await request.read() or b"{}")
+        body = json.loads(given or b"{}")
+    except RecursionError:
+        raise BusError(errors.ARGUMENT_ERROR, "The body is nested too deeply.") from None
     except ValueError as error:
         raise BusError(errors.ARGUMENT_ERROR, f"The body is no JSON: {error}.") from None
     if not isinstance(body, dict):
@@ -178,7 +190,11 @@ def json_response(body: Json, status: int = 200) -> web.Response:
 
 
 def _refusal(status: int, text: str, retry_after: str | None = None) -> web.Response:
-    response = json_response({"error": text}, status)
+    tracking_id = new_tracking_id()
+    logger.info(
+        "the console refused with %d: %s", status, ascii(text), extra={"tracking_id": tracking_id}
+    )
+    response = json_response({"error": text, "tracking_id": tracking_id}, status)
     if retry_after is not None:
         response.headers["Retry-After"] = retry_after
     return response

@@ -24,7 +24,7 @@ from twinbus.engine.message import Message, take_in
 from twinbus.engine.stream import Stream
 from twinbus.engine.view import View
 from twinbus.filters import Action, EvaluationError, FilterError, sql_action
-from twinbus.server import message_form
+from twinbus.forms import message_form
 from twinbus.server.broker import Broker
 
 STEP = 1_000
@@ -93,9 +93,10 @@ class Changes:
 
     def _begin(self, *, sends: bool) -> int:
         now_ms = self._broker.begin_turn()
+        self._broker.hub.check()
         # A full disk takes no message, but lets messages go: that makes room.
         if sends and self._broker.hub.refusing is not None:
-            raise self._broker.hub.refusing
+            raise self._broker.hub.refusing.with_traceback(None)
         return now_ms
 
     async def send(self, entity: Entity, given: list[Json]) -> list[int]:

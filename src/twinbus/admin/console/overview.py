@@ -130,7 +130,8 @@ class Overview:
 
     async def _refresh(self) -> None:
         async with self._look:
-            if self.clock_ms() - self.looked_ms < FRESH_MS:
+            # Looked at in the future: the clock was set back.
+            if 0 <= self.clock_ms() - self.looked_ms < FRESH_MS:
                 return
             version = self.version + 1
             seen: set[str] = set()

@@ -20,7 +20,7 @@ from twinbus.engine import stored as form
 from twinbus.engine.index import DEFERRED, DEFERRED_LOCKED, SCHEDULED
 from twinbus.engine.message import Message
 from twinbus.engine.stream import Stream
-from twinbus.server import message_form, values
+from twinbus.forms import message_form, values
 
 EXCERPT_BYTES = 160
 #: Bodies are shown up to here; longer ones are there to be downloaded.

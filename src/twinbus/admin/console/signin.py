@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from aiohttp import web
 
@@ -38,10 +38,10 @@ class Visitor:
     namespace: Namespace
     guard: Guard
     policy: str
-    token: str
+    token: str = field(repr=False)
     audience: str
     #: Must come with everything that changes something, in a header (a stranger's page cannot).
-    csrf: str
+    csrf: str = field(repr=False)
     expires_ms: int
     idle_ms: int
 
@@ -67,7 +67,7 @@ class Visitor:
 @dataclass(frozen=True, slots=True)
 class Credentials:
     policy: str
-    key: str
+    key: str = field(repr=False)
     #: Host name, or the name of a namespace; empty for the one that the browser asked for.
     host: str = ""
     #: The entity whose policy it is; empty for the namespace's.

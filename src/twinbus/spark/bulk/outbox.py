@@ -8,16 +8,15 @@ more what was not answered: that may then be there twice, under one message id, 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 
 from twinbus.client import Client, ConnectionLost, Refused, Sender, SendRefused
+from twinbus.spark.patience import Patience
 
 # One transfer each: a refusal then speaks of these messages and of no others.
 _TOGETHER_BYTES = 128 * 1024
 _TOGETHER_MESSAGES = 500
 _SENDERS_MAX = 32
-_PAUSE_S = 0.25
 
 
 class Outbox:
@@ -48,7 +47,7 @@ class Outbox:
 
     def _deliver_together(self, target: str, messages: list[bytes]) -> list[Refused | None]:
         fates: list[Refused | None] = []
-        give_up = time.monotonic() + self._patience_s
+        patience = Patience(self._patience_s)
         while len(fates) < len(messages):
             rest = messages[len(fates) :]
             before = 0
@@ -70,9 +69,8 @@ class Outbox:
                 fates += [refused] * len(rest)
             except ConnectionLost:
                 self.close()
-                if time.monotonic() >= give_up:
+                if not patience.pause():
                     raise
-                time.sleep(_PAUSE_S)
         return fates
 
     def _sender(self, target: str) -> Sender:

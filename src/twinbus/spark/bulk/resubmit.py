@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -23,8 +23,9 @@ from twinbus.spark import schema
 from twinbus.spark.bulk import rounds, transform
 from twinbus.spark.bulk.arrow import map_batches
 from twinbus.spark.bulk.outbox import Outbox
-from twinbus.spark.line import PATIENCE_S, Line
+from twinbus.spark.line import Line
 from twinbus.spark.messages import RowError, to_messages
+from twinbus.spark.patience import PATIENCE_S
 from twinbus.spark.reading import Pages
 
 CONSUMER = "twinbus-pipeline-resubmit"
@@ -34,7 +35,7 @@ CONSUMER = "twinbus-pipeline-resubmit"
 class Work:
     """What tasks need to know; it travels to them."""
 
-    connection_string: str
+    connection_string: str = field(repr=False)
     #: The dead-letter queue, or a queue that dead letters were forwarded to.
     source: str
     #: One target for all of them; None: each goes back to where it died.

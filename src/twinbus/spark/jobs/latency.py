@@ -29,7 +29,6 @@ _GRAVE: Final = "%/$deadletterqueue"
 _DONE: Final = ("completed", "deleted")
 
 _KEYS: Final = ("namespace", "entity", "hour", "measure", "bucket")
-_SUMS: Final = ("number", "sum_ms")
 
 
 def partial(rows: DataFrame) -> DataFrame:

@@ -24,7 +24,7 @@ from twinbus.amqp.types import (
     ULong,
     UShort,
 )
-from twinbus.server import message_form, values
+from twinbus.forms import message_form, values
 
 
 def whole(kind: type, bits: int, *, signed: bool) -> st.SearchStrategy[object]:

@@ -15,8 +15,8 @@ from uuid import UUID
 from twinbus.amqp import codec
 from twinbus.amqp.types import Symbol, Timestamp, UByte, UInt
 from twinbus.core.units import duration_from_iso, duration_to_iso
-from twinbus.server import values
-from twinbus.server.values import Json
+from twinbus.forms import values
+from twinbus.forms.values import Json
 
 _HEADER, _DELIVERY, _ANNOTATIONS, _PROPERTIES, _APPLICATION = 0x70, 0x71, 0x72, 0x73, 0x74
 _DATA, _SEQUENCE, _VALUE, _FOOTER = 0x75, 0x76, 0x77, 0x78

@@ -14,49 +14,20 @@ from typing import Any
 from uuid import UUID
 
 from twinbus.amqp.types import (
+    DECIMALS,
+    TYPE_NAMES,
+    WHOLE_NUMBERS,
     AmqpArray,
-    Byte,
     Char,
-    Decimal32,
-    Decimal64,
-    Decimal128,
     Described,
     Float32,
-    Int,
-    Short,
     Symbol,
     Timestamp,
-    UByte,
-    UInt,
-    ULong,
-    UShort,
 )
 from twinbus.core.units import datetime_from_ms, ms_from_datetime
 
 Json = Any
 
-_TAGS: dict[type, str] = {
-    bool: "boolean",
-    str: "string",
-    int: "long",
-    float: "double",
-    bytes: "binary",
-    UUID: "uuid",
-    Symbol: "symbol",
-    Char: "char",
-    UByte: "ubyte",
-    UShort: "ushort",
-    UInt: "uint",
-    ULong: "ulong",
-    Byte: "byte",
-    Short: "short",
-    Int: "int",
-    Timestamp: "timestamp",
-    Float32: "float",
-    Decimal32: "decimal32",
-    Decimal64: "decimal64",
-    Decimal128: "decimal128",
-}
 _DOUBLE_HEX_DIGITS = 16
 #: From here on a double does not hold every whole number.
 _ROUNDED_FROM = 2**53
@@ -86,7 +57,7 @@ def tagged(value: object) -> Json:
         return {"map": [[to_json(key), to_json(item)] for key, item in value.items()]}
     if isinstance(value, Described):
         return {"described": [to_json(value.descriptor), to_json(value.value)]}
-    return {_TAGS[type(value)]: _inside(value)}
+    return {TYPE_NAMES[type(value)]: _inside(value)}
 
 
 def _inside(value: object) -> Json:
@@ -206,12 +177,9 @@ def _read_map(given: Json) -> dict[object, object]:
 
 
 _READERS: dict[str, Callable[[Json], object]] = {
-    **{
-        _TAGS[kind]: _read_number(kind)
-        for kind in (int, UByte, UShort, UInt, ULong, Byte, Short, Int)
-    },
-    **{_TAGS[kind]: _read_bytes(kind) for kind in (bytes, Decimal32, Decimal64, Decimal128)},
-    **{_TAGS[kind]: _read_text(kind) for kind in (str, Symbol, Char, UUID)},
+    **{TYPE_NAMES[kind]: _read_number(kind) for kind in WHOLE_NUMBERS},
+    **{TYPE_NAMES[kind]: _read_bytes(kind) for kind in (bytes, *DECIMALS)},
+    **{TYPE_NAMES[kind]: _read_text(kind) for kind in (str, Symbol, Char, UUID)},
     "boolean": _read_boolean,
     "double": _read_double,
     "float": Float32,

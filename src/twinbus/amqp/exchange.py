@@ -1,0 +1,37 @@
+"""The messages of request and response: properties, headers, and one value as the body.
+
+Both ways are the same form. What headers and value mean is for the ends to know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from twinbus.amqp.codec import decode_whole, encode, encode_map, map_pairs
+from twinbus.amqp.properties import Properties, decode_properties, encode_properties
+from twinbus.amqp.sections import AMQP_VALUE, locate
+
+
+def encode_exchange(properties: Properties, headers: Mapping[str, object], body: object) -> bytes:
+    """Headers and body keep their AMQP types."""
+    pairs: list[tuple[object, bytes]] = [(key, encode(value)) for key, value in headers.items()]
+    return b"".join(
+        (
+            encode_properties(properties),
+            b"\x00\x53\x74", encode_map(pairs),
+            b"\x00\x53\x77", encode(body),
+        )
+    )  # fmt: skip
+
+
+def decode_exchange(payload: bytes) -> tuple[Properties, dict[str, object], object]:
+    """Properties, headers and body; what is not there is empty or None."""
+    found = locate(payload)
+    headers: dict[str, object] = {}
+    if found.application_properties_at >= 0:
+        pairs = map_pairs(payload, found.application_properties_at)
+        headers = {str(key): decode_whole(raw) for key, raw in pairs}
+    body: object = None
+    if found.body_start >= 0 and payload[found.body_start + 2] == AMQP_VALUE:
+        body = decode_whole(payload[found.body_start + 3 : found.body_end])
+    return decode_properties(payload, found.properties_at), headers, body
