@@ -8,10 +8,11 @@ SOURCES := $(shell find src/twinbus -type f -not -path '*/__pycache__/*') pyproj
 STAMPS := .stamps
 # Most tests wait for a broker rather than compute; tests/conftest.py says which stay together,
 # and puts the longest first. Left out are those of pairing (they run side by side by
-# themselves, against time-outs), those in a browser (whose driver keeps an event loop running)
-# and those on Spark (which takes both cores).
+# themselves, against time-outs, and mostly wait), those in a browser (whose driver keeps an event
+# loop running), and those on Spark and of the simulation (which take both cores).
+TEST = $(BIN)/python -m pytest -m "not long"
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
-APART := tests/pairing tests/browser tests/spark
+APART := tests/pairing tests/browser tests/spark tests/sim
 
 .DEFAULT_GOAL := help
 
@@ -25,12 +26,18 @@ serve: setup ## Run the broker on ./twinbus-data and print the connection string
 
 .PHONY: test
 test: setup js $(STAMPS)/spark.jsa ## Run every test
-	$(BIN)/python -m pytest $(PARALLEL) -m "not long" $(APART:%=--ignore %)
-	$(BIN)/python -m pytest -m "not long" tests/pairing
-	$(BIN)/python -m pytest $(PARALLEL) -m "not long" tests/browser
-	$(BIN)/python -m pytest $(PARALLEL) -n 2 -m "not long" tests/spark
-	TWINBUS_FORM=interpreted $(BIN)/python -m pytest $(PARALLEL) -m "not long" \
+	$(TEST) $(PARALLEL) $(APART:%=--ignore %)
+	$(MAKE) -j 2 --output-sync test-pairing test-browser
+	$(TEST) $(PARALLEL) -n 2 tests/spark
+	$(TEST) -n 2 tests/sim
+	TWINBUS_FORM=interpreted $(TEST) $(PARALLEL) \
 		-o pythonpath="src ." tests/unit tests/model tests/vectors tests/compat/test_proton.py
+
+.PHONY: test-pairing test-browser
+test-pairing:
+	$(TEST) tests/pairing
+test-browser:
+	$(TEST) $(PARALLEL) tests/browser
 
 .PHONY: test-long
 test-long: setup js $(STAMPS)/spark.jsa ## Run the longer forms of the tests as well
@@ -51,12 +58,13 @@ bench: setup ## Measure against RabbitMQ and the raw disk
 	$(BIN)/python -m bench
 
 .PHONY: sim
-sim: setup ## Simulate brokers, networks and disks from seeds (SEED=n replays one, SEEDS=n how many)
-	PYTHONPATH=src $(BIN)/python -m tests.sim $(if $(SEED),,--seeds $(or $(SEEDS),1000) --jobs 2)
+sim: setup ## Simulate brokers, networks and disks (SEEDS=n how many), find planted bugs; SEED=n replays one
+	$(BIN)/python -m tests.sim $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000) --jobs 2)
+	$(if $(SEED),,$(BIN)/python -m pytest -q -n 2 tests/sim -k planted)
 
 .PHONY: fuzz
-fuzz: setup ## Fuzz every reader of strangers' bytes, SECONDS each
-	PYTHONPATH=src $(BIN)/python -m fuzz.run all --seconds $(or $(SECONDS),10)
+fuzz: setup ## Fuzz every reader of strangers' bytes, SECONDS of processor time each
+	$(BIN)/python -m fuzz.run all --seconds $(or $(SECONDS),10) --jobs 2
 
 .PHONY: demo
 demo: setup ## Two brokers, one of them killed: see paired namespaces at work

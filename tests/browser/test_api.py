@@ -52,6 +52,16 @@ def test_a_session_belongs_to_its_cookie_which_scripts_cannot_read(http: Http) -
     assert http.get("session").status == 401
 
 
+def test_a_connection_string_that_only_tells_where_the_key_is_gets_an_explanation(
+    http: Http,
+) -> None:
+    """It is what `serve` prints from its second start on."""
+    string = f"Endpoint=sb://localhost;SharedAccessKeyName={KEY_NAME};SharedAccessKey=$(cat it)"
+    answer = http.post("sign-in", connection_string=string)
+    assert answer.status == 400
+    assert b"root.key" in answer.body
+
+
 def test_over_https_the_cookie_stays_on_https(broker: Broker) -> None:
     tls = ssl.create_default_context(cafile=broker.directory / "data" / "tls" / "ca.pem")
     with Http(broker.ready["ports"]["admin"], tls) as http:

@@ -32,7 +32,7 @@ from tests.compat.whole.kit import (
 from tests.compat.whole.raw import Management, messages_in
 from tests.compat.whole.work import Via, Work
 
-WINDOW = timedelta(seconds=20)
+WINDOW = timedelta(seconds=30)
 
 
 def test_e7_the_duplicate_window_outlives_the_broker(bus: Bus) -> None:
@@ -48,10 +48,10 @@ def test_e7_the_duplicate_window_outlives_the_broker(bus: Bus) -> None:
         other.broker.start()
         with other.client() as client:
             send(client, queue, "a", "b")
-            assert time.monotonic() - sent < 19, "too slow to tell"
+            assert time.monotonic() - sent < 29, "too slow to tell"
             assert bodies(drain(client, queue, 2)) == ["a", "b"]
         other.broker.restart()
-        time.sleep(max(0.0, 20.5 - (time.monotonic() - sent)))
+        time.sleep(max(0.0, 30.5 - (time.monotonic() - sent)))
         with other.client() as client:
             send(client, queue, "a")
             assert bodies(drain(client, queue, 1)) == ["a"]
@@ -63,7 +63,7 @@ def test_e5_scheduled_messages_across_a_restart(bus: Bus) -> None:
         queue, topic = other.queue(), other.topic()
         path = f"{topic}/{other.subscription(topic)}"
         soon = datetime.now(UTC) + timedelta(seconds=2)
-        late = datetime.now(UTC) + timedelta(seconds=20)
+        late = datetime.now(UTC) + timedelta(seconds=30)
         with other.client() as client, client.get_queue_sender(queue) as sender:
             numbers = sender.schedule_messages(
                 [ServiceBusMessage(text) for text in ("late", "before", "after")], late

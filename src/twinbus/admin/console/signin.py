@@ -88,6 +88,12 @@ def read_credentials(given: dict[str, object]) -> Credentials:
         raise BusError(
             errors.ARGUMENT_ERROR, f"The connection string lacks {' and '.join(missing)}."
         )
+    if parts["sharedaccesskey"].startswith("$"):
+        raise BusError(
+            errors.ARGUMENT_ERROR,
+            "The connection string tells where the key is, for a shell to put it in. Put in the"
+            " key itself: it is the text of the file root.key.",
+        )
     endpoint = parts.get("endpoint", "").partition("://")[2]
     host = endpoint.partition("/")[0].partition(":")[0]
     return Credentials(
