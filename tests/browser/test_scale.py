@@ -174,23 +174,26 @@ def test_bulk_resubmit_killed_in_the_middle_and_run_again_loses_and_doubles_noth
 ) -> None:
     everything = {"entity": "aaa-broken", "stream": "dead-letter"}
 
-    def run(steps_max: int) -> int:
+    def run(steps_max: int, killer: threading.Thread | None = None) -> int:
         """Resubmit in steps as the console does; gives how many were moved."""
         moved, start, to = 0, 1, 0
         with Http(large.ready["ports"]["admin"]) as http:
             http.sign_in()
-            while start and steps_max:
+            for number in range(steps_max):
                 step = http.post("resubmit", **everything, **{"from": start, "to": to}).json
                 moved, start, to = moved + step["done"], step["next"], step["to"]
-                steps_max -= 1
+                if killer is not None and number < 2:
+                    # It comes while the second step is on, and has come before the third.
+                    (killer.join if number else killer.start)()
+                if not start:
+                    break
         return moved
 
     moved = run(scale.dead_letters // 3000)
     assert 0 < moved < scale.dead_letters
-    killer = threading.Timer(0.05, large.kill)
-    killer.start()
+    killer = threading.Thread(target=large.kill)
     with pytest.raises(OSError):
-        run(10**6)
+        run(10**6, killer)
     killer.join()
     large.start()
     run(10**6)
