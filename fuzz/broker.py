@@ -15,6 +15,7 @@ from uuid import UUID
 from tests.sim.node import live_of, replay
 from tests.store.journal_disks import MemoryDisk
 from tests.unit.amqp.amqp_client import DETACH, TRANSFER, Peer, source, target
+from tests.unit.server.test_server_bridge import OneHost
 from twinbus.amqp.codec import encode
 from twinbus.amqp.sections import BATCH_FORMAT
 from twinbus.amqp.types import Described, Int, Symbol, Timestamp, UInt, ULong
@@ -25,9 +26,7 @@ from twinbus.core.descriptions import (
 )
 from twinbus.core.errors import BusError
 from twinbus.engine.engine import Engine
-from twinbus.engine.namespace import Namespace
 from twinbus.journal import Journal
-from twinbus.server.authorization import Guard
 from twinbus.server.bridge import Bridge, Hub, Replies
 from twinbus.server.door import SESSION_FILTER, FrontDoor, Visitor
 
@@ -90,17 +89,6 @@ OUTCOMES = (
 )
 
 
-class _Host:
-    def __init__(self, namespace: Namespace) -> None:
-        self._found = namespace, Guard(namespace, [], checks=False)
-
-    def resolve(self, host: str | None) -> tuple[Namespace, Guard]:
-        return self._found
-
-    def all(self) -> list[tuple[Namespace, Guard]]:
-        return [self._found]
-
-
 class ManagedBroker:
     def __init__(self) -> None:
         self._disk = MemoryDisk()
@@ -114,7 +102,7 @@ class ManagedBroker:
         namespace.create_subscription(SubscriptionDescription("t", "u"), None, _NOW_MS)
         self._hub = Hub(self._engine.kernel, _track, lambda: "id")
         self._hub.now_ms = _NOW_MS
-        door = FrontDoor(_Host(namespace), lambda delay_ms, call: None)
+        door = FrontDoor(OneHost(namespace), lambda delay_ms, call: None)
         bridge = Bridge(self._hub, door)
         door.visitors[bridge] = Visitor(bridge)
         self._bridge = bridge

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import resource
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -28,8 +27,7 @@ NAMES = (
 INPUT_BYTES_MAX = 4096
 INPUT_SECONDS_MAX = 10
 MEMORY_MB_MAX = 1024
-# A target is fuzzed in turns: how much processor time it got is known when a process has ended,
-# and one that leaks would otherwise be judged by its last hour only.
+# A target is fuzzed in turns: how much processor time it got is known when a process has ended.
 TURN_SECONDS = 300
 
 
@@ -46,9 +44,9 @@ class Totals:
 
     def add(self, log: str, processor_s: float, returncode: int) -> None:
         self.processor_s += processor_s
-        self.executions += _last(r"stat::number_of_executed_units:\s+(\d+)", log)
-        self.edges = max(self.edges, _last(r"\bcov: (\d+)", log))
-        self.peak_mb = max(self.peak_mb, _last(r"stat::peak_rss_mb:\s+(\d+)", log))
+        self.executions += _greatest(r"stat::number_of_executed_units:\s+(\d+)", log)
+        self.edges = max(self.edges, _greatest(r"\bcov: (\d+)", log))
+        self.peak_mb = max(self.peak_mb, _greatest(r"stat::peak_rss_mb:\s+(\d+)", log))
         self.is_broken = returncode != 0
 
     def __str__(self) -> str:
@@ -120,14 +118,10 @@ def _turn(
         _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     written = log.read_bytes()[begun:].decode(errors="replace")
-    return written, _processor_s(usage), process.returncode
+    return written, usage.ru_utime + usage.ru_stime, process.returncode
 
 
-def _processor_s(usage: resource.struct_rusage) -> float:
-    return usage.ru_utime + usage.ru_stime
-
-
-def _last(pattern: str, log: str) -> int:
+def _greatest(pattern: str, log: str) -> int:
     return max(map(int, re.findall(pattern, log)), default=0)
 
 

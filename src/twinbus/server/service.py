@@ -58,7 +58,6 @@ class Service:
         captured: Callable[[], int] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._config = config
         self._clock = Clock()
         journal = Journal.open(data_dir / "journal", notify=self._loop.call_soon_threadsafe)
         self.broker = Broker(

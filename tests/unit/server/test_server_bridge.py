@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.unit.amqp.amqp_client import DETACH, Peer, source
 from tests.unit.engine.engine_kit import Kit
 from twinbus.amqp.types import Described, Symbol, UInt
+from twinbus.core.descriptions import AuthorizationRule
 from twinbus.core.errors import BusError
 from twinbus.engine.namespace import Namespace
 from twinbus.server.authorization import Guard
@@ -13,10 +14,10 @@ from twinbus.server.door import SESSION_FILTER, FrontDoor, Visitor
 
 
 class OneHost:
-    """Whatever the host name, the same namespace, and nobody checks."""
+    """Whatever the host name, the same namespace; without rules nobody checks."""
 
-    def __init__(self, namespace: Namespace) -> None:
-        self._found = namespace, Guard(namespace, [], checks=False)
+    def __init__(self, namespace: Namespace, *rules: AuthorizationRule) -> None:
+        self._found = namespace, Guard(namespace, list(rules), checks=bool(rules))
 
     def resolve(self, host: str | None) -> tuple[Namespace, Guard]:
         return self._found

@@ -6,32 +6,17 @@ from collections.abc import Callable
 
 from tests.unit.amqp.amqp_client import DETACH, Peer, source, target
 from tests.unit.engine.engine_kit import Kit
+from tests.unit.server.test_server_bridge import OneHost
 from twinbus.amqp.exchange import encode_exchange
 from twinbus.amqp.properties import Properties
 from twinbus.core import sas
 from twinbus.core.descriptions import SEND, AuthorizationRule
 from twinbus.core.errors import BusError
-from twinbus.engine.namespace import Namespace
-from twinbus.server.authorization import Guard
 from twinbus.server.bridge import Bridge, Hub
 from twinbus.server.door import FrontDoor, Visitor
 
 LIFE_MS = 60_000
 AUDIENCE = "sb://host/orders"
-
-
-class OneHost:
-    """Whatever the host name, the same namespace."""
-
-    def __init__(self, namespace: Namespace) -> None:
-        rule = AuthorizationRule("Sender", [SEND], "key", "")
-        self._found = namespace, Guard(namespace, [rule], checks=True)
-
-    def resolve(self, host: str | None) -> tuple[Namespace, Guard]:
-        return self._found
-
-    def all(self) -> list[tuple[Namespace, Guard]]:
-        return [self._found]
 
 
 def _track(error: BusError, subject: str) -> str:
@@ -48,7 +33,8 @@ class Entrance:
         self.hub.now_ms = kit.now_ms
         self.timers: list[tuple[int, Callable[[], None]]] = []
         self.door = FrontDoor(
-            OneHost(kit.namespace), lambda delay_ms, call: self.timers.append((delay_ms, call))
+            OneHost(kit.namespace, AuthorizationRule("Sender", [SEND], "key", "")),
+            lambda delay_ms, call: self.timers.append((delay_ms, call)),
         )
         bridge = Bridge(self.hub, self.door)
         self.door.visitors[bridge] = Visitor(bridge)
