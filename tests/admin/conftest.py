@@ -14,6 +14,7 @@ from memory_namespace import ROOT_KEY, ROOT_KEY_NAME, MemoryNamespace
 
 from twinbus.admin.application import make_application
 from twinbus.admin.listener import HttpListener
+from twinbus.server.lobby import Lobby
 from twinbus.server.tls import own_certificate, server_context
 
 
@@ -60,7 +61,9 @@ async def _serve(admin: AdminPort, ready: threading.Event, stop: asyncio.Event) 
         return admin.protocols[-1]
 
     listener = HttpListener(
-        make_application(admin.namespace, connection, wall_clock_ms), server_context(files)
+        make_application(admin.namespace, connection, wall_clock_ms),
+        server_context(files),
+        Lobby(wall_clock_ms),
     )
     await listener.start("localhost", 0)
     admin.port = listener.port

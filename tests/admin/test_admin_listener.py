@@ -13,6 +13,12 @@ from memory_namespace import MemoryNamespace
 from twinbus.admin import listener as listener_module
 from twinbus.admin.application import make_application
 from twinbus.admin.listener import HttpListener
+from twinbus.server.lobby import Lobby
+
+
+def _listener() -> HttpListener:
+    application = make_application(MemoryNamespace(), Echo, wall_clock_ms)
+    return HttpListener(application, None, Lobby(wall_clock_ms))
 
 
 def trusting(admin: AdminPort) -> ssl.SSLContext:
@@ -82,7 +88,7 @@ async def test_noise_is_answered_or_dropped(admin_port: AdminPort) -> None:
 
 
 async def test_without_a_certificate_https_is_dropped() -> None:
-    listener = HttpListener(make_application(MemoryNamespace(), Echo, wall_clock_ms), None)
+    listener = _listener()
     await listener.start("127.0.0.1", 0)
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
@@ -95,7 +101,7 @@ async def test_without_a_certificate_https_is_dropped() -> None:
 
 async def test_a_port_in_use_is_an_error_at_start() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        listener = HttpListener(make_application(MemoryNamespace(), Echo, wall_clock_ms), None)
+        listener = _listener()
         with pytest.raises(OSError) as caught:
             await listener.start("127.0.0.1", taken.getsockname()[1])
         assert caught.value.errno == errno.EADDRINUSE
@@ -103,7 +109,7 @@ async def test_a_port_in_use_is_an_error_at_start() -> None:
 
 
 async def close_with_idle_connections() -> None:
-    listener = HttpListener(make_application(MemoryNamespace(), Echo, wall_clock_ms), None)
+    listener = _listener()
     await listener.start(None, 0)
     port = listener.port
     silent_reader, silent_writer = await asyncio.open_connection("127.0.0.1", port)
@@ -135,7 +141,7 @@ async def test_running_out_of_files_only_makes_new_connections_wait(
         return await accept(listening)
 
     monkeypatch.setattr(loop, "sock_accept", sometimes)
-    listener = HttpListener(make_application(MemoryNamespace(), Echo, wall_clock_ms), None)
+    listener = _listener()
     await listener.start("127.0.0.1", 0)
     assert await health(f"http://127.0.0.1:{listener.port}/health") == 200
     await listener.close()

@@ -11,6 +11,7 @@ from memory_namespace import MemoryNamespace
 from twinbus.admin import websocket as websocket_module
 from twinbus.admin.application import make_application
 from twinbus.admin.listener import HttpListener
+from twinbus.server.lobby import Lobby
 
 PATH = "/$servicebus/websocket"
 
@@ -71,7 +72,9 @@ class Port:
     def __init__(self) -> None:
         self.connections: list[Recorder] = []
         self._listener = HttpListener(
-            make_application(MemoryNamespace(), self._connection, wall_clock_ms), None
+            make_application(MemoryNamespace(), self._connection, wall_clock_ms),
+            None,
+            Lobby(wall_clock_ms),
         )
         self._session = aiohttp.ClientSession()
 

@@ -6,9 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
-from twinbus.admin.application import make_application
-from twinbus.admin.console.application import Console
-from twinbus.admin.metrics import MetricsPage
+from twinbus.admin.application import broker_application
 from twinbus.server.config import Config
 from twinbus.server.service import Service
 
@@ -24,14 +22,7 @@ def all_routes(directory: Path) -> tuple[Route, ...]:
     async def look() -> tuple[Route, ...]:
         service = Service(directory, Config(), "key")
         try:
-            application = make_application(
-                service,
-                service.amqp.make_protocol,
-                service.broker.clock,
-                MetricsPage(service).answer,
-                service.broker.why_refusing,
-                Console(service, directory, directory),
-            )
+            application = broker_application(service, directory, directory)
             found = [
                 Route(route.method, route.resource.canonical)
                 for route in application.router.routes()

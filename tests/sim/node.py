@@ -27,6 +27,7 @@ from twinbus.server.authorization import Guard
 from twinbus.server.broker import Broker
 from twinbus.server.door import FrontDoor
 from twinbus.server.listener import AmqpListener
+from twinbus.server.lobby import Lobby
 
 SEGMENT_BYTES = 12 << 10
 JOURNAL = Path("journal")
@@ -87,7 +88,7 @@ class Node:
         root = AuthorizationRule(POLICY, [MANAGE, SEND, LISTEN], KEY, "")
         self._guard = Guard(self._namespace, [root], checks=True)
         self._door = FrontDoor(self, self._call_later)
-        self._listener = AmqpListener(self.broker, self._door)
+        self._listener = AmqpListener(self.broker, self._door, Lobby(self._now_ms))
         self.is_up = True
         self.starts_total += 1
 

@@ -1,16 +1,31 @@
 """What is served on the HTTP port, by path."""
 
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 from aiohttp import web
 
 from twinbus.admin import websocket
 from twinbus.admin.api import BODY_BYTES_MAX, AdminApi
 from twinbus.admin.console.application import Console
+from twinbus.admin.metrics import MetricsPage
 from twinbus.admin.ports import Namespaces
 from twinbus.admin.websocket import ProtocolFactory, WebSocketDoor
+from twinbus.server.service import Service
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def broker_application(service: Service, reports: Path, events: Path) -> web.Application:
+    """All that a broker serves; the console finds reports and pairs' events in the directories."""
+    return make_application(
+        service,
+        service.amqp.make_protocol,
+        service.broker.clock,
+        MetricsPage(service).answer,
+        service.broker.why_refusing,
+        Console(service, reports, events),
+    )
 
 
 def make_application(

@@ -34,14 +34,11 @@ class HttpListener:
     """A port that is open from `start` to `close`."""
 
     def __init__(
-        self,
-        application: web.Application,
-        tls: ssl.SSLContext | None,
-        lobby: Lobby | None = None,
+        self, application: web.Application, tls: ssl.SSLContext | None, lobby: Lobby
     ) -> None:
         self._runner = web.AppRunner(application, shutdown_timeout=SHUTDOWN_WAIT_S)
         self._tls = tls
-        self._lobby = lobby or Lobby(_clock_ms)
+        self._lobby = lobby
         self._sockets: list[socket.socket] = []
         #: Connections that have not sent their first byte.
         self._undecided: set[socket.socket] = set()

@@ -158,20 +158,11 @@ async def _serve(options: Options, config: Config, key: str, is_new: bool) -> No
         ports["amqps"] = await service.listen(options.host, options.amqps_port, tls)
     http = None
     if options.admin_port is not None:
-        from twinbus.admin.application import make_application
-        from twinbus.admin.console.application import Console
+        from twinbus.admin.application import broker_application
         from twinbus.admin.listener import HttpListener
-        from twinbus.admin.metrics import MetricsPage
 
         beside = options.data_dir.resolve().parent
-        application = make_application(
-            service,
-            service.amqp.make_protocol,
-            service.broker.clock,
-            MetricsPage(service).answer,
-            service.broker.why_refusing,
-            Console(service, beside / REPORTS, beside / EVENTS),
-        )
+        application = broker_application(service, beside / REPORTS, beside / EVENTS)
         http = HttpListener(application, tls, service.lobby)
         await http.start(options.host, options.admin_port)
         ports["admin"] = http.port

@@ -61,8 +61,7 @@ class NamespaceAdministration:
 
     async def _do(self, change: Callable[[int], object]) -> None:
         now_ms = self._broker.begin_turn()
-        if self._broker.hub.refusing is not None:
-            raise self._broker.hub.refusing.with_traceback(None)
+        self._broker.hub.check_sends()
         change(now_ms)
         await self._broker.durable()
 

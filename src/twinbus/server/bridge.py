@@ -136,6 +136,11 @@ class Hub:
         if self.failed is not None:
             raise self.failed.with_traceback(None)
 
+    def check_sends(self) -> None:
+        """Refuse what would be kept while nothing can be."""
+        if self.refusing is not None:
+            raise self.refusing.with_traceback(None)
+
 
 class Sender(Attachment):
     """A link on which the client sends."""
@@ -375,8 +380,7 @@ class Bridge(Handler):
             hub = self.hub
             entity = context.entity
             try:
-                if hub.refusing is not None:
-                    raise hub.refusing.with_traceback(None)
+                hub.check_sends()
                 if txn_id is not None:
                     self._send_in_transaction(context, message_format, payload, txn_id)
                 elif message_format != BATCH_FORMAT:
@@ -475,8 +479,7 @@ class Bridge(Handler):
                 del self.transactions[request.txn_id]
                 state = ACCEPTED
                 if not request.fail:
-                    if hub.refusing is not None:
-                        raise hub.refusing.with_traceback(None)
+                    hub.check_sends()
                     transaction.commit(hub.now_ms)
         except BusError as error:
             self._refuse_transfer(link, delivery_id, settled, error)

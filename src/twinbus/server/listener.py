@@ -236,10 +236,10 @@ class AmqpProtocol(asyncio.Protocol):
 class AmqpListener:
     """The AMQP ports of a broker."""
 
-    def __init__(self, broker: Broker, door: FrontDoor, lobby: Lobby | None = None) -> None:
+    def __init__(self, broker: Broker, door: FrontDoor, lobby: Lobby) -> None:
         self._broker = broker
         self._door = door
-        self.lobby = lobby or Lobby(broker.clock)
+        self.lobby = lobby
         self._servers: list[asyncio.Server] = []
         self._sockets: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()

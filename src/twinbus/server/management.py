@@ -143,8 +143,8 @@ class Management:
         given = request.body if isinstance(request.body, dict) else {}
         body = {str(key): value for key, value in given.items()}
         body["associated-link-name"] = request.headers.get("associated-link-name")
-        if self._hub.refusing is not None and name == "schedule-message":
-            raise self._hub.refusing.with_traceback(None)
+        if name == "schedule-message":
+            self._hub.check_sends()
         return perform(body)
 
     def _reply(self, request: Request, body: Body | None, failure: BusError | None) -> None:

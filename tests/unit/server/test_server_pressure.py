@@ -23,6 +23,7 @@ from twinbus.server import broker as broker_module
 from twinbus.server.broker import Broker
 from twinbus.server.door import FrontDoor
 from twinbus.server.listener import AmqpListener
+from twinbus.server.lobby import Lobby
 
 PENDING_MAX = 8 << 10
 HELD_MAX = 24 << 10
@@ -92,7 +93,7 @@ class Machine:
         namespace = self.broker.engine.namespace("n", self.loop.now_ms())
         self.queue = namespace.create_queue(QueueDescription("q"), self.loop.now_ms())
         door = FrontDoor(OneHost(namespace), lambda delay_ms, call: None)
-        self._listener = AmqpListener(self.broker, door)
+        self._listener = AmqpListener(self.broker, door, Lobby(self.loop.now_ms))
 
     def clients(self, count: int) -> list[Client]:
         async def connect() -> list[Client]:

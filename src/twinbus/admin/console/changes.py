@@ -95,8 +95,8 @@ class Changes:
         now_ms = self._broker.begin_turn()
         self._broker.hub.check()
         # A full disk takes no message, but lets messages go: that makes room.
-        if sends and self._broker.hub.refusing is not None:
-            raise self._broker.hub.refusing.with_traceback(None)
+        if sends:
+            self._broker.hub.check_sends()
         return now_ms
 
     async def send(self, entity: Entity, given: list[Json]) -> list[int]:
