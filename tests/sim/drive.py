@@ -58,6 +58,9 @@ class Drive:
     def free(self) -> None:
         self._memory.capacity_bytes = _PLENTY_BYTES
 
+    def rot(self, content: bytes) -> Callable[[], None]:
+        return self._memory.rot(content)
+
     def heal(self) -> None:
         """Nothing is wrong any more."""
         self.free()
@@ -138,7 +141,7 @@ def misdirect(files: Files, random: Random) -> Files | None:
 
 
 def _damage(
-    files: Files, random: Random, change: Callable[[bytearray, int, int, Random], None]
+    files: Files, random: Random, change: Callable[[bytearray, int, int, int, Random], None]
 ) -> Files | None:
     batches = [
         (name, offset, length)
@@ -150,7 +153,8 @@ def _damage(
         return None
     name, offset, length = random.choice(batches[:-1])
     data = bytearray(files[name])
-    change(data, offset, length, random)
+    end = max(at + size for file, at, size in batches if file == name)
+    change(data, offset, length, end, random)
     return files | {name: bytes(data)}
 
 
@@ -164,16 +168,15 @@ def _batches(name: str, data: bytes) -> list[tuple[int, int]]:
     return found
 
 
-def _flipped(data: bytearray, offset: int, length: int, random: Random) -> None:
+def _flipped(data: bytearray, offset: int, length: int, end: int, random: Random) -> None:
     data[offset + random.randrange(length)] ^= 1 << random.randrange(8)
 
 
-def _misplaced(data: bytearray, offset: int, length: int, random: Random) -> None:
+def _misplaced(data: bytearray, offset: int, length: int, end: int, random: Random) -> None:
     batch = data[offset : offset + length]
     data[offset : offset + length] = bytes(length)
-    later = bytes(data[offset + length :])
+    later = bytes(data[offset + length : end])
     elsewhere = random.randrange(max(1, len(data) - length))
     data[elsewhere : elsewhere + length] = batch
     # What came after was written after it, over whatever lay there.
-    written = len(later.rstrip(b"\0"))
-    data[offset + length : offset + length + written] = later[:written]
+    data[offset + length : end] = later

@@ -73,11 +73,14 @@ class Reservations:
         self._consumer = consumer
         #: The messages of each epoch that the broker has said are reserved.
         self.epochs: dict[int, list[int]] = {}
+        #: What a request to give everything back was about, until something tells of it.
+        self._released: dict[int, list[int]] = {}
 
     def reserved(self, epoch: int, ranges: list[int]) -> None:
         """The broker has said that these are set aside."""
         self._auditor.note("reserved", self._stream, epoch, ranges)
         seqs = numbers_in(ranges)
+        self._look_whether_released(epoch)
         known = self.epochs.get(epoch)
         if known is not None and known != seqs:
             self._fail(f"epoch {epoch} was {known} and is {seqs}")
@@ -127,16 +130,27 @@ class Reservations:
 
     def ended(self, epoch: int) -> None:
         """An epoch is over, by a request that was done and never answered: nobody knows which."""
+        self._released.clear()
         for known in [known for known in self.epochs if known <= epoch]:
             for seq in self.epochs.pop(known):
                 self._copy(seq).reserved = None
 
     def releasing(self) -> None:
-        """A request to give everything back is at the broker."""
+        """A request to give everything back is at the broker, which may crash with it."""
         for seqs in self.epochs.values():
             for seq in seqs:
                 self._copy(seq).reserved = None
-        self.epochs.clear()
+        self._released |= self.epochs
+        self.epochs = {}
+
+    def _look_whether_released(self, epoch: int) -> None:
+        """An epoch that is outstanding again was never given back, nor were the others."""
+        released, self._released = self._released, {}
+        if epoch in released:
+            self.epochs |= released
+            for known, seqs in released.items():
+                for seq in seqs:
+                    self._copy(seq).reserved = (self._consumer, known)
 
     def _up_to(self, epoch: int) -> list[int]:
         return [seq for known, seqs in self.epochs.items() if known <= epoch for seq in seqs]

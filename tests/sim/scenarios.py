@@ -66,6 +66,70 @@ async def _fail_compaction(node: Node) -> None:
     node.drive.fail_next("write")
 
 
+async def compaction_meets_a_record_that_has_rotted(world: World) -> None:
+    """It cannot go on, and without it no commit could: everybody is told, and nothing is lost."""
+    node = world.primary
+    node.memory_bytes_max = 0
+    node.start()
+    peer = world.stage.connect(node)
+    kept = world.stage.new_send(node, "orders")
+    await peer.send(await peer.sender("orders"), payload_of(kept), [kept])
+    link = await peer.sender("fast")
+    peer.grant(await peer.receiver("fast", deletes=True), 10_000)
+    mend = node.drive.rot(kept.mid.encode())
+    try:
+        async with asyncio.timeout(600):
+            while True:
+                send = world.stage.new_send(node, "fast")
+                await peer.send(link, payload_of(send), [send])
+    except TimeoutError:
+        world.auditor.violation("S2", "a send is never answered")
+    except (Refused, Broken):
+        if node.broker.why_refusing() is None:
+            world.auditor.violation("S2", "nobody can ask why nothing is accepted")
+    mend()
+    node.kill()
+    node.start()
+    await asyncio.sleep(1)
+    check_node(world.auditor, node)
+
+
+async def nothing_is_deleted_for_a_connection_that_is_closing(world: World) -> None:
+    """Its receiver asks, and in the same moment its socket breaks; the broker hears of it late."""
+    node = world.primary
+    node.start()
+    peer = world.stage.connect(node)
+    link = await peer.receiver("fast", deletes=True)
+    other = world.stage.connect(node)
+    send = world.stage.new_send(node, "fast")
+    await other.send(await other.sender("fast"), payload_of(send), [send])
+    peer.grant(link, 1)
+    wire = node.wires[0]
+    world.loop.at_ms(wire._up_ms, wire.cut)
+    await asyncio.sleep(1)
+    check_node(world.auditor, node)
+
+
+async def a_session_that_is_another_s_is_not_renewed(world: World) -> None:
+    """Who slept through its lock must hear of that, also when there is a new holder to renew."""
+    node = world.primary
+    node.start()
+    late, next_one = world.stage.connect(node), world.stage.connect(node)
+    send = world.stage.new_send(node, "flights", session="amber")
+    await late.send(await late.sender("flights"), payload_of(send), [send])
+    link = await late.session_receiver("flights", 2000)
+    late.grant(link, 1)
+    delivery = await late.next(link, 5)
+    assert delivery is not None
+    await asyncio.sleep((delivery.until_ms - world.loop.now_ms()) / 1000)
+    await next_one.session_receiver("flights", 2000)
+    for operation in ("renew-session-lock", "get-session-state", "set-session-state"):
+        body = {"session-id": "amber", "session-state": b"state"}
+        answer = await late.ask("flights", f"com.microsoft:{operation}", body)
+        if answer.condition != "com.microsoft:session-lock-lost":
+            world.auditor.violation("E6", f"{operation} of another's session: {answer.status}")
+
+
 async def _is_refused(world: World, link: object, tries: int) -> bool:
     for _ in range(tries):
         send = world.stage.new_send(world.primary, "orders")
@@ -76,4 +140,10 @@ async def _is_refused(world: World, link: object, tries: int) -> bool:
     return False
 
 
-SCENARIOS = (sends_after_a_full_disk, a_message_comes_due_after_the_disk_failed)
+SCENARIOS = (
+    sends_after_a_full_disk,
+    a_message_comes_due_after_the_disk_failed,
+    compaction_meets_a_record_that_has_rotted,
+    nothing_is_deleted_for_a_connection_that_is_closing,
+    a_session_that_is_another_s_is_not_renewed,
+)

@@ -34,6 +34,17 @@ class MemoryDisk:
     def contents(self) -> Files:
         return {name: bytes(data) for name, data in self.files.items()}
 
+    def rot(self, content: bytes) -> Callable[[], None]:
+        """Turn a bit of something that is there; what comes back turns it once more."""
+        file = next(file for file in self.files.values() if content in file)
+        at = file.index(content)
+
+        def turn() -> None:
+            file[at] ^= 1
+
+        turn()
+        return turn
+
     def kill_holders(self) -> None:
         """Let go of everything open, as the end of a process does."""
         self._opened.clear()

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from journal_disks import Files, MemoryDisk
 
-from twinbus.journal import Journal, JournalDamaged
+from twinbus.journal import Journal, JournalDamaged, JournalFailed
 
 DIRECTORY = Path("journal")
 FIRST = "0000000001.seg"
@@ -179,5 +179,25 @@ def test_a_batch_that_went_bad_since_is_not_handed_out() -> None:
     location = journal.append(b"sound")
     journal.commit_now(1)
     disk.files[FIRST][HEADER_BYTES + 4] ^= 1
-    with pytest.raises(JournalDamaged, match="sound earlier"):
+    with pytest.raises(JournalFailed, match="sound earlier"):
         journal.read(location, 5)
+
+
+def test_s1_after_a_record_that_cannot_be_read_nothing_is_committed() -> None:
+    """Whoever asked for it may have done half of something by then."""
+    disk = MemoryDisk()
+    journal = Journal.open(DIRECTORY, disk=disk)
+    journal.replay(lambda *_: None)
+    location = journal.append(b"sound")
+    journal.commit_now(1)
+    mend = disk.rot(b"sound")
+    journal.append(b"half")
+    with pytest.raises(JournalFailed):
+        journal.read(location, 5)
+    assert isinstance(journal.failed, JournalDamaged)
+    for commit in (lambda: journal.commit(2, lambda error: None), lambda: journal.commit_now(2)):
+        with pytest.raises(JournalFailed, match="failed earlier"):
+            commit()
+    journal.close()
+    mend()
+    assert replay(disk.contents()) == [b"sound"]

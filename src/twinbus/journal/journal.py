@@ -20,7 +20,7 @@ from pathlib import Path
 
 from .batch import CARRIED, HEADER_BYTES, OFFSET_MASK, WORD_BYTES, pack_word
 from .disk import Disk, RealDisk
-from .errors import JournalFailed
+from .errors import JournalDamaged, JournalFailed
 from .readback import ReadBack
 from .recovery import Visit, recover
 from .worker import Worker
@@ -54,6 +54,7 @@ class Journal:
         self._writer = Writer(disk, directory, segment_bytes)
         self._worker = Worker(has_thread=notify is not None)
         self._readback = ReadBack(disk, directory)
+        self._unreadable: Exception | None = None
         self._carried = 0
         self._first_lsn = 1
         self._in_flight: tuple[SealedBatch, Done] | None = None
@@ -135,7 +136,7 @@ class Journal:
     @property
     def failed(self) -> Exception | None:
         """The error after which nothing is accepted any more."""
-        return self._writer.failed
+        return self._writer.failed or self._unreadable
 
     @property
     def current_segment(self) -> int:
@@ -165,7 +166,11 @@ class Journal:
         self._refuse_if_failed()
 
     def read(self, location: int, length: int) -> bytes:
-        """Return `length` bytes from `location`, all in one record; on disk they are verified."""
+        """Return `length` bytes from `location`, all in one record; on disk they are verified.
+
+        What cannot be read fails the journal: whoever asked may be in the middle of a change,
+        and half of it must not be committed.
+        """
         if length == 0:
             return b""
         if location >= self._start:
@@ -174,7 +179,11 @@ class Journal:
             batch = self._in_flight[0]
             if location >= batch.location:
                 return _read_parts(batch.parts, batch.location, location, length)
-        return self._readback.read(location, length)
+        try:
+            return self._readback.read(location, length)
+        except (OSError, JournalDamaged) as error:
+            self._unreadable = error
+            raise JournalFailed(f"segment {location >> 32} cannot be read: {error}") from error
 
     def segments(self) -> list[tuple[int, int]]:
         """Return each segment's number and the bytes of its batches, oldest first."""
@@ -282,10 +291,10 @@ class Journal:
             self._deliver()
 
     def _refuse_if_failed(self) -> None:
-        if self._writer.failed is not None:
+        if self.failed is not None:
             raise JournalFailed(
-                f"the journal in {self._directory} failed earlier: {self._writer.failed}"
-            ) from self._writer.failed
+                f"the journal in {self._directory} failed earlier: {self.failed}"
+            ) from self.failed
 
     def _ask_for_room(self) -> None:
         """Let the worker try again to reserve a spare segment, but not all the time."""

@@ -209,7 +209,8 @@ class Receiver(Consumer):
         if not bridge.writable or bridge.output_bytes > _OUTPUT_BYTES_MAX:
             bridge.stalled = True
             return False
-        return True
+        # What is received and deleted is gone once it is handed over (R1).
+        return self.peek_lock or bridge.is_closing is None or not bridge.is_closing()
 
     def deliver(
         self, seq: int, stored: bytes, enqueued_ms: int, delivery_count: int, lock: Lock | None
@@ -312,6 +313,8 @@ class Bridge(Handler):
         self.writer: Callable[[], None] | None = None
         self.is_dirty = False
         self.writable = True
+        #: Tells whether the socket is being closed, so that nothing written arrives any more.
+        self.is_closing: Callable[[], bool] | None = None
         #: Bytes of deliveries written since the socket last took some.
         self.output_bytes = 0
         #: A receiver was passed over because the socket takes no more.

@@ -135,17 +135,21 @@ class Broker:
         hub = self.hub
         hub.now_ms = now_ms = self.clock()
         kernel = self.kernel
-        if self.journal.failed is None:
-            if kernel.deadline_ms() and kernel.deadline_ms() <= now_ms:
-                kernel.run_timers(now_ms)
-            kernel.dispatch_ready(now_ms)
-            self._commit()
-        elif not self.journal.in_flight:
-            self._fail(hub.replies, self.journal.failed)
+        journal = self.journal
+        if journal.failed is None:
+            try:
+                if kernel.deadline_ms() and kernel.deadline_ms() <= now_ms:
+                    kernel.run_timers(now_ms)
+                kernel.dispatch_ready(now_ms)
+                self._commit()
+            except JournalFailed:
+                pass  # a record could not be read back: see below
+        if journal.failed is not None and not journal.in_flight:
+            self._fail(hub.replies, journal.failed)
         self._write_out()
         self._let_in()
         # A timer that is never run would come again at once, for ever.
-        if self.journal.failed is None:
+        if journal.failed is None:
             self._set_timer()
 
     def _write_out(self) -> None:
@@ -158,7 +162,10 @@ class Broker:
                 bridge.write_out()
             # A journal that failed may have lost what was being carried: nothing can be read.
             if self.journal.failed is None:
-                self.kernel.dispatch_ready(self.hub.now_ms)
+                try:
+                    self.kernel.dispatch_ready(self.hub.now_ms)
+                except JournalFailed:
+                    self.begin_turn()  # to say so to everybody
 
     def _set_timer(self) -> None:
         deadline_ms = self.kernel.deadline_ms()
@@ -218,8 +225,9 @@ class Broker:
             self.kernel.committed(sealed)
             replies.release()
             self._check_space()
-            if self._carrier is not None and self._carrier.finished:
-                self.journal.drop_before(self._carrier.segment)
+            carrier = self._carrier
+            if carrier is not None and carrier.finished and self.journal.failed is None:
+                self.journal.drop_before(carrier.segment)
                 self._carrier = None
         self.begin_turn()
 
@@ -233,7 +241,7 @@ class Broker:
             log.critical("the journal failed; restart the broker", exc_info=error)
             failed = BusError(
                 errors.INTERNAL_ERROR,
-                f"The broker cannot write to its disk ({error}); nothing was accepted. It must be"
+                f"The broker cannot use its disk ({error}); nothing was accepted. It must be"
                 " restarted once the disk is in order.",
             )
             self.hub.refusing = self.hub.failed = failed

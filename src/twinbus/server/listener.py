@@ -9,6 +9,7 @@ from typing import cast
 from twinbus.amqp.connection import NEVER_MS, Connection
 from twinbus.core import errors, limits
 from twinbus.core.errors import BusError
+from twinbus.journal import JournalFailed
 from twinbus.server.accepting import accept_all, bind, cut
 from twinbus.server.bridge import Bridge
 from twinbus.server.broker import Broker
@@ -64,6 +65,7 @@ class AmqpProtocol(asyncio.Protocol):
             self._bridge, CONTAINER_ID, now_ms, max_frame_size=limits.FRAME_BYTES_MAX
         )
         self._bridge.connection = self.connection
+        self._bridge.is_closing = self._transport.is_closing
         self._door.visitors[self._bridge] = self._visitor
         self._open.add(self)
         self._place = self._lobby.enter(transport.get_extra_info("peername"), self._cut_off)
@@ -115,6 +117,11 @@ class AmqpProtocol(asyncio.Protocol):
                 return
         try:
             self.connection.receive(data, now_ms)
+        except JournalFailed as error:
+            # A record could not be read back. Everybody is told at the end of the turn; whoever
+            # asked for it is in the middle of something.
+            failed = BusError(errors.INTERNAL_ERROR, f"The broker cannot read its disk: {error}")
+            self.connection.close(failed.kind.condition, self._broker.track(failed, "journal"))
         except Exception:
             # A fault of ours must not take other connections with it.
             log.exception("a connection broke the bridge")
@@ -190,6 +197,7 @@ class AmqpProtocol(asyncio.Protocol):
         if self.connection is not None:
             self.connection.abort()
         self._transport = None
+        self._bridge.is_closing = None
         if self._place is not None:
             self._place.leave()
         self._door.visitors.pop(self._bridge, None)

@@ -32,9 +32,11 @@ from twinbus.engine.entities import Entity, Holder, Subscription
 from twinbus.engine.index import ACTIVE, DEFERRED, SCHEDULED
 from twinbus.engine.message import take_in
 from twinbus.engine.namespace import Namespace
+from twinbus.engine.sessions import Session
 from twinbus.engine.settlement import PLAIN_COMPLETE, Settlement
 from twinbus.engine.stream import Stream
 from twinbus.server import reservations, rules
+from twinbus.server.bridge import Receiver
 from twinbus.server.requests import Request
 
 if TYPE_CHECKING:
@@ -265,7 +267,7 @@ class Management:
         session = None
         if stream.sessions is not None:
             # Without a session there would be nothing that ends such a lock.
-            session = stream.check_session(str(body["session-id"]), now_ms)
+            session = self._session(body)
         consumer = session.holder if session is not None else None
         assert consumer is None or isinstance(consumer, Consumer)
         locks = stream.fetch_deferred(_numbers(body), session, consumer, now_ms)
@@ -293,14 +295,28 @@ class Management:
 
     # --- sessions ---------------------------------------------------------------------
 
+    def _session(self, body: Body) -> Session:
+        """The session that a receiver of the one who asks holds (E6).
+
+        Another may have got it meanwhile: whoever has lost it must hear of that, and neither
+        renew nor change what is another's.
+        """
+        stream = self._stream()
+        session = stream.check_session(str(body["session-id"]), self._hub.now_ms)
+        holder = session.holder
+        name = body["associated-link-name"]
+        is_own = isinstance(holder, Receiver) and holder.bridge is self._visitor.bridge
+        if not is_own or (isinstance(name, str) and name != holder.link.name):
+            raise stream.lock_lost(None)
+        return session
+
     def _renew_session_lock(self, body: Body) -> Body:
-        until_ms = self._stream().renew_session(str(body["session-id"]), self._hub.now_ms)
+        session = self._session(body)
+        until_ms = self._stream().renew_session(session.id, self._hub.now_ms)
         return {"expiration": Timestamp(until_ms)}
 
     def _get_session_state(self, body: Body) -> Body:
-        table = self._stream().sessions
-        session = table.sessions.get(str(body["session-id"])) if table is not None else None
-        return {"session-state": None if session is None else session.state}
+        return {"session-state": self._session(body).state}
 
     def _set_session_state(self, body: Body) -> None:
         state = body.get("session-state")
@@ -311,7 +327,8 @@ class Management:
                 errors.MESSAGE_TOO_LARGE,
                 f"A session's state may have {limits.SESSION_STATE_BYTES_MAX} bytes at most.",
             )
-        self._stream().set_session_state(str(body["session-id"]), state, self._hub.now_ms)
+        session = self._session(body)
+        self._stream().set_session_state(session.id, state, self._hub.now_ms)
 
     # --- scheduling -------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.sim.loop import VirtualLoop
+from tests.sim.node import replay
 from tests.store.journal_disks import MemoryDisk, Operation, WatchedDisk
 from tests.unit.amqp.amqp_client import (
     ATTACH,
@@ -39,7 +40,7 @@ from twinbus.server.bridge import Bridge
 from twinbus.server.broker import Broker
 from twinbus.server.door import FrontDoor, Visitor
 
-CLEAR = "cannot write to its disk"
+CLEAR = "cannot use its disk"
 PEEK: tuple[str, dict[str, object]] = (
     "peek-message",
     {"from-sequence-number": 1, "message-count": Int(10)},
@@ -51,7 +52,8 @@ class Rig:
     """A broker on a disk that breaks when told to, and one client with its links open."""
 
     def __init__(self) -> None:
-        self.disk = WatchedDisk(MemoryDisk())
+        self.files = MemoryDisk()
+        self.disk = WatchedDisk(self.files)
         self.loop = VirtualLoop()
         journal = Journal.open(Path("journal"), disk=self.disk, segment_bytes=8 << 10)
         # No message stays in memory: all of them are read from the journal.
@@ -92,6 +94,11 @@ class Rig:
         """Fail the write of a batch to which a message is just being carried."""
         self.disk.refuse = _broken
         return self.turn(lambda: self.queue.main.carry(carried, {}))
+
+    def rot(self, content: bytes) -> Callable[[], None]:
+        """Turn a bit on the disk, with nothing of it in memory."""
+        self.broker.journal._readback._cache.clear()
+        return self.files.rot(content)
 
     def ask(self, operation: str, body: dict[str, object]) -> list[Frame]:
         properties = Properties()
@@ -223,6 +230,27 @@ def test_s2_a_segment_that_cannot_be_removed_is_a_failure_too(rig: Rig) -> None:
     beyond = {**PEEK[1], "from-sequence-number": 1000}
     (answer,) = [frame for frame in rig.ask(PEEK[0], beyond) if frame.code == TRANSFER]
     assert CLEAR in str(decode_exchange(answer.payload)[1]["statusDescription"])
+
+
+def test_s2_a_message_that_has_rotted_is_a_failure_too(rig: Rig) -> None:
+    """It is neither skipped nor dropped: whoever waits is told, and nothing more is accepted."""
+    rig.rot(b"two")
+    frames = rig.turn(lambda: rig.peer.flow(RECEIVER, 1, count=1))
+    assert CLEAR in the_error(frames, DETACH, 2)
+    assert "sound earlier" in the_error(frames, DETACH, 2)
+    frames = rig.turn(lambda: rig.peer.transfer(SENDER, 0, payload(b"x")))
+    assert CLEAR in the_error(frames, DISPOSITION, 4)
+
+
+def test_r5_half_of_a_change_is_not_kept(rig: Rig) -> None:
+    """The lock's end was the last attempt: the message would be moved, and cannot be read."""
+    before = replay(rig.files.contents(), 0)
+    mend = rig.rot(b"one")
+    rig.loop.run_until_complete(asyncio.sleep(61))
+    assert rig.broker.why_refusing() is not None
+    mend()
+    assert len(before) == 2
+    assert replay(rig.files.contents(), 0) == before
 
 
 def _broken(place: int, operation: Operation) -> None:
