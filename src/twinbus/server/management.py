@@ -305,10 +305,13 @@ class Management:
         session = stream.check_session(str(body["session-id"]), self._hub.now_ms)
         holder = session.holder
         name = body["associated-link-name"]
-        is_own = isinstance(holder, Receiver) and holder.bridge is self._visitor.bridge
-        if not is_own or (isinstance(name, str) and name != holder.link.name):
-            raise stream.lock_lost(None)
-        return session
+        if (
+            isinstance(holder, Receiver)
+            and holder.bridge is self._visitor.bridge
+            and (not isinstance(name, str) or name == holder.link.name)
+        ):
+            return session
+        raise stream.lock_lost(None)
 
     def _renew_session_lock(self, body: Body) -> Body:
         session = self._session(body)
@@ -316,7 +319,12 @@ class Management:
         return {"expiration": Timestamp(until_ms)}
 
     def _get_session_state(self, body: Body) -> Body:
-        return {"session-state": self._session(body).state}
+        """Anybody who may listen may look; a receiver that believes it holds it is told if not."""
+        if body["associated-link-name"] is not None:
+            return {"session-state": self._session(body).state}
+        table = self._stream().sessions
+        session = table.sessions.get(str(body["session-id"])) if table is not None else None
+        return {"session-state": None if session is None else session.state}
 
     def _set_session_state(self, body: Body) -> None:
         state = body.get("session-state")

@@ -235,6 +235,33 @@ def test_peek_a_session_without_holding_it(bus: Bus, client: ServiceBusClient) -
         assert (state.status, state.body) == (200, {"session-state": None})
 
 
+def test_only_the_holder_of_a_session_uses_its_lock(bus: Bus, client: ServiceBusClient) -> None:
+    """E6 R6: whoever else asks has lost the session, or never had it."""
+    queue = bus.queue(requires_session=True)
+    send(client, queue, ServiceBusMessage("x", session_id="x"))
+    holder = client.get_queue_receiver(queue, session_id="x")
+    with holder, managed(bus, queue) as management:
+        (message,) = holder.receive_messages(max_wait_time=10)
+        holder.defer_message(message)
+        fetch = {"sequence-numbers": longs(message.sequence_number or 0)}
+        for operation, more in (
+            ("renew-session-lock", {}),
+            ("set-session-state", {"session-state": b"theirs"}),
+            ("receive-by-sequence-number", fetch | {"receiver-settle-mode": uint(1)}),
+        ):
+            answer = management.ask(operation, {"session-id": "x", **more})
+            assert (answer.status, answer.condition) == (410, "com.microsoft:session-lock-lost"), (
+                operation
+            )
+        named = {"associated-link-name": "a-link-of-another"}
+        assert management.ask("get-session-state", {"session-id": "x"}, named).status == 410
+        holder.session.set_state(b"mine")
+        assert holder.session.get_state() == b"mine"
+        holder.session.renew_lock()
+        (again,) = holder.receive_deferred_messages([message.sequence_number])
+        holder.complete_message(again)
+
+
 # --- scheduling -----------------------------------------------------------------------
 
 
