@@ -154,6 +154,26 @@ def test_without_file_descriptors_the_broker_lives_on(broker: Broker) -> None:
     traffic.check()
 
 
+def test_without_file_descriptors_the_journal_goes_on_S1(broker: Broker) -> None:
+    """A new segment is begun, and its directory synced, while connections have them all."""
+    with client_of(broker) as client, client.get_queue_sender("other") as sender:
+        sender.send_messages(ServiceBusMessage(b"before"))
+        soft, hard = resource.prlimit(broker.pid, resource.RLIMIT_NOFILE)
+        in_use = len(list(Path(f"/proc/{broker.pid}/fd").iterdir()))
+        resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (in_use + 10, hard))
+        with ExitStack() as crowd:
+            for _ in range(40):
+                address = ("127.0.0.1", broker.amqp_port)
+                crowd.enter_context(socket.create_connection(address))
+            journal = broker.directory / "data" / "journal"
+            before = set(journal.glob("*.seg"))
+            while len(set(journal.glob("*.seg")) - before) < 2:
+                sender.send_messages(ServiceBusMessage(b"x" * 200_000), timeout=10)
+        resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (soft, hard))
+    with client_of(broker) as another:
+        serves(another, QUEUE)
+
+
 def test_a_thousand_connections_are_served(broker: Broker) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < 2 * CONNECTIONS:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -31,12 +32,13 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
     """Start brokers that end with the module; the configuration is TOML."""
     with ExitStack() as running:
 
-        def start(config: str = CONFIG) -> Broker:
+        def start(config: str = CONFIG, **more: Any) -> Broker:
             directory = tmp_path_factory.mktemp("broker")
             file = directory / "twinbus.toml"
             file.write_text(config)
             options = ports("--config", str(file))
-            return running.enter_context(Broker(directory, form=FORM, options=options))
+            broker = Broker(directory, form=FORM, options=options, **more)
+            return running.enter_context(broker)
 
         yield start
 

@@ -18,7 +18,7 @@ from random import Random
 
 import pytest
 
-from tests.security.conftest import QUEUE
+from tests.security.conftest import QUEUE, Start
 from tests.security.official import WAYS, administration, client_over, log_lines, round_trip
 from tests.sim.loop import VirtualLoop
 from tests.sim.node import Node
@@ -39,7 +39,7 @@ from tests.support.raw_amqp import (
 )
 from tests.unit.amqp.amqp_client import Frame
 from twinbus.core import limits
-from twinbus.server.lobby import Lobby, address_of
+from twinbus.server.lobby import Lobby, address_of, fit
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
@@ -115,6 +115,32 @@ async def test_clients_get_in_while_strangers_hold_every_place(
     assert len(open_now) <= PLACES
     assert min(open_now, default=2 * PLACES) >= 2 * PLACES, "the oldest go first"
     assert len(log_lines(broker, "shown no key")) == 1, "one line, not one for each"
+
+
+async def test_clients_get_in_though_the_system_allows_few_connections(
+    start: Start, crowd: ExitStack
+) -> None:
+    """The configured places are more than there can be sockets; a part of them is for clients."""
+    broker = start("[namespaces.sbemulatorns.queues.orders]", open_files_max=256)
+    come(crowd, broker.amqp_port, 400)
+    wait_for(broker, "strangers_evicted_total", 300)
+    for way in WAYS:
+        async with client_over(broker, way) as client:
+            await round_trip(client, QUEUE)
+    (told,) = log_lines(broker, "the system allows")
+    assert "256 open files" in told
+
+
+@pytest.mark.parametrize(
+    ("descriptors", "expected"),
+    [(20_000, (5000, 5000)), (1024, (240, 720)), (6000, (1484, 4452)), (10, (1, 1))],
+)
+def test_places_fit_the_descriptors(descriptors: int, expected: tuple[int, int]) -> None:
+    assert fit(5000, 5000, descriptors) == expected
+
+
+def test_few_strangers_leave_more_for_clients() -> None:
+    assert fit(20, 5000, 1024) == (20, 940)
 
 
 def test_a_crowd_pushes_out_its_own(broker: Broker, crowd: ExitStack) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -73,6 +74,8 @@ class Broker:
     #: What `python -m` runs.
     module: str = "twinbus"
     amqp_port: int = 0
+    #: How many files it may have open; None for as many as the tests themselves.
+    open_files_max: int | None = None
     start_seconds_max: float = 120.0
     start_seconds: float = 0.0
     ready: dict[str, Any] = field(default_factory=dict)
@@ -92,6 +95,9 @@ class Broker:
             self.process = subprocess.Popen(
                 command, env=environment, cwd=PROJECT, stdout=out, stderr=err
             )
+            if self.open_files_max is not None:
+                limits = (self.open_files_max, self.open_files_max)
+                resource.prlimit(self.process.pid, resource.RLIMIT_NOFILE, limits)
         self.ready = self._await_ready(begun + self.start_seconds_max)
         self.start_seconds = time.monotonic() - begun
         self.amqp_port = self.ready["ports"]["amqp"]

@@ -107,12 +107,18 @@ def check_java() -> list[Finding]:
 
 
 def check_limits() -> list[Finding]:
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= _OPEN_FILES_WARNING:
-        return [Finding("open files", OK, f"{soft} allowed")]
-    level = FAULT if soft < _OPEN_FILES_FAULT else WARNING
-    advice = "Raise it: ulimit -n 65536, or LimitNOFILE=65536 in the systemd unit."
-    return [Finding("open files", level, f"only {soft} allowed: each client takes one", advice)]
+    # The broker raises the soft limit by itself.
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY:
+        return [Finding("open files", OK, "as many as there are")]
+    if hard >= _OPEN_FILES_WARNING:
+        return [Finding("open files", OK, f"{hard} allowed")]
+    level = FAULT if hard < _OPEN_FILES_FAULT else WARNING
+    advice = (
+        "Raise the hard limit: LimitNOFILE=65536 in the systemd unit, --ulimit nofile=65536 for a"
+        " container, or nofile in limits.conf."
+    )
+    return [Finding("open files", level, f"only {hard} allowed: each client takes one", advice)]
 
 
 def check_config(installation: Installation) -> list[Finding]:

@@ -36,6 +36,8 @@ STRANGER_WAIT_MS = 30_000
 STRANGER_BYTES_MAX = 64 * 1024
 STRANGER_SESSIONS_MAX = 16
 STRANGER_LINKS_MAX = 16
+# File descriptors that connections leave to the journal, the capture and the console.
+DESCRIPTORS_RESERVED = 64
 # A token is some hundred bytes long.
 TOKEN_BYTES_MAX = 16 * 1024
 

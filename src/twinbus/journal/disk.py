@@ -7,16 +7,21 @@ no state of the journal and never retries: what a failed sync means is the journ
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from .errors import JournalLocked
 
 # Linux takes at most this many pieces in one gathered write (IOV_MAX).
 _PIECES_MAX = 1024
+# Each of two threads may open a file, and then the directory that it is in.
+_RESERVED_DESCRIPTORS = 4
+
+T = TypeVar("T")
 
 
 class Disk(Protocol):
@@ -58,7 +63,16 @@ class Disk(Protocol):
 
 
 class RealDisk:
-    """The operating system's files (Linux)."""
+    """The operating system's files (Linux).
+
+    While a directory is held some descriptors are kept in reserve: when connections have used
+    up all others, files can still be opened, and the journal goes on.
+    """
+
+    def __init__(self) -> None:
+        self._lock = -1
+        self._nothing = -1
+        self._reserve: list[int] = []
 
     def make_directory(self, directory: Path) -> None:
         if directory.is_dir():
@@ -79,16 +93,47 @@ class RealDisk:
             ) from None
         os.ftruncate(handle, 0)
         os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        self._lock = handle
+        self._nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        self._reserve = [os.dup(self._nothing) for _ in range(_RESERVED_DESCRIPTORS)]
         return handle
 
     def names(self, directory: Path) -> list[str]:
-        return os.listdir(directory)
+        return self._with_reserve(lambda: os.listdir(directory))
 
     def open(self, path: Path, *, create: bool = False) -> int:
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o600)
+        return self._open(path, os.O_RDWR | (os.O_CREAT if create else 0))
+
+    def _open(self, path: Path, flags: int) -> int:
+        return self._with_reserve(lambda: os.open(path, flags | os.O_CLOEXEC, 0o600))
+
+    def _with_reserve(self, call: Callable[[], T]) -> T:
+        """Do something that takes a descriptor, one of the reserve if there is no other."""
+        while True:
+            try:
+                return call()
+            except OSError as error:
+                if error.errno != errno.EMFILE or not self._reserve:
+                    raise
+                with contextlib.suppress(IndexError):  # the other thread took the last one
+                    os.close(self._reserve.pop())
 
     def close(self, handle: int) -> None:
-        os.close(handle)
+        if handle == self._lock:
+            self._let_go()
+        if self._lock >= 0 and len(self._reserve) < _RESERVED_DESCRIPTORS:
+            # Straight into the reserve: once closed, anybody could take it.
+            os.dup2(self._nothing, handle, inheritable=False)
+            self._reserve.append(handle)
+        else:
+            os.close(handle)
+
+    def _let_go(self) -> None:
+        """The directory is no longer held, and nothing needs to be kept for it."""
+        for handle in (self._nothing, *self._reserve):
+            os.close(handle)
+        self._lock = self._nothing = -1
+        self._reserve = []
 
     def size(self, handle: int) -> int:
         return os.fstat(handle).st_size
@@ -141,8 +186,8 @@ class RealDisk:
             os.unlink(path)
 
     def sync_directory(self, directory: Path) -> None:
-        handle = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+        handle = self._open(directory, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:
-            os.close(handle)
+            self.close(handle)

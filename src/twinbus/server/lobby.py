@@ -131,6 +131,18 @@ class Lobby:
             log.warning(text, *given)
 
 
+def fit(strangers_max: int, known_max: int, descriptors: int) -> tuple[int, int]:
+    """Lower both limits until the process can have so many sockets, and some files besides.
+
+    Where they are scarce three quarters are for clients: strangers come and go.
+    """
+    places = max(2, descriptors - limits.DESCRIPTORS_RESERVED)
+    if strangers_max + known_max <= places:
+        return strangers_max, known_max
+    known_max = min(known_max, max(places * 3 // 4, places - strangers_max))
+    return min(strangers_max, places - known_max), known_max
+
+
 def address_of(peer: object) -> str:
     """Whose connection it is: an IPv4 address, or the network of an IPv6 address, since one
     machine has as many of those as it likes."""

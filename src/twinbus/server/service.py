@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import ssl
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from twinbus.core import errors
+from twinbus.core import errors, limits
 from twinbus.core.descriptions import (
     LISTEN,
     MANAGE,
@@ -30,7 +31,7 @@ from twinbus.server.clock import Clock
 from twinbus.server.config import Config, NamespaceConfig
 from twinbus.server.door import FrontDoor
 from twinbus.server.listener import AmqpListener
-from twinbus.server.lobby import Lobby
+from twinbus.server.lobby import Lobby, fit
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ class Service:
             guard = Guard(namespace, [root, *wanted.policies], checks=checks)
             self._namespaces.append((wanted, namespace, guard))
         self.door = FrontDoor(self, self._call_later)
-        self.lobby = Lobby(self.broker.clock, config.max_unauthenticated, config.max_connections)
+        self.lobby = Lobby(self.broker.clock, *_places(config))
         self.amqp = AmqpListener(self.broker, self.door, self.lobby)
         self._look = self._loop.call_later(_LOOK_S, self._follow_clock)
 
@@ -177,6 +178,33 @@ def _make_entities(wanted: NamespaceConfig, namespace: Namespace, now_ms: int) -
                 namespace.update_queue(description, now_ms)
             else:
                 namespace.update_subscription(description, now_ms)
+
+
+def _places(config: Config) -> tuple[int, int]:
+    """How many strangers and how many clients there may be: what is configured, or as many as
+    the system lets this process have."""
+    wanted = config.max_unauthenticated, config.max_connections
+    files = _allow_open_files(sum(wanted) + limits.DESCRIPTORS_RESERVED)
+    strangers, known = fit(*wanted, files)
+    if (strangers, known) != wanted:
+        log.warning(
+            "the system allows %d open files, so there may be %d clients and %d connections that"
+            " have shown no key yet; `twinbus doctor` says how to raise it",
+            files,
+            known,
+            strangers,
+        )
+    return strangers, known
+
+
+def _allow_open_files(wanted: int) -> int:
+    """Raise the limit that a process may raise by itself; give what is allowed then."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return wanted
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    return allowed
 
 
 def _unforwarded(description: D) -> D:

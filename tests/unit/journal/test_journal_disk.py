@@ -6,6 +6,7 @@ import errno
 import os
 import resource
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,36 @@ def test_a_write_that_cannot_be_finished_says_why(handle: int) -> None:
             RealDisk().allocate(handle, 2000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_files_can_be_opened_when_all_descriptors_are_taken(tmp_path: Path) -> None:
+    """As often as needed: what is closed goes back into the reserve."""
+    before = len(os.listdir("/proc/self/fd"))
+    disk = RealDisk()
+    lock = disk.lock(tmp_path / "lock")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = [os.open(os.devnull, os.O_RDONLY)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (taken[0] + 20, hard))
+    try:
+        with suppress(OSError):
+            while len(taken) < 100:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        assert len(taken) < 100
+        for _ in range(10):
+            handle = disk.open(tmp_path / "file", create=True)
+            other = disk.open(tmp_path / "other", create=True)
+            disk.sync_directory(tmp_path)
+            assert len(disk.names(tmp_path)) == 3
+            disk.write(handle, [b"durable"], 0)
+            assert disk.read(handle, 7, 0) == b"durable"
+            disk.close(handle)
+            disk.close(other)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for one in taken:
+            os.close(one)
+    disk.close(lock)
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_allocation_reserves_and_keeps_what_is_there(handle: int) -> None:
