@@ -128,6 +128,47 @@ def count_held(broker: Broker) -> int:
     return total
 
 
+@pytest.mark.parametrize("reads", ["a receiver", "a peek"])
+def test_a_message_that_rots_on_the_disk_is_not_lost_S1_S2(broker: Broker, reads: str) -> None:
+    """Whoever needs it is told, then everybody: nothing is accepted until the disk is mended."""
+    with client_of(broker) as client, client.get_queue_sender("other") as sender:
+        for body in (b"first", b"second", b"third"):
+            sender.send_messages(ServiceBusMessage(body))
+    # A broker that has just started has no message in memory.
+    broker.restart()
+    turn_a_bit(broker, b"second")
+    with client_of(broker) as client:
+        receiver = client.get_queue_receiver("other", max_wait_time=10)
+        ask = receiver.peek_messages if reads == "a peek" else receiver.receive_messages
+        with pytest.raises(ServiceBusError, match="cannot use its disk"):
+            exhaust(ask)
+        sender = client.get_queue_sender(QUEUE)
+        with pytest.raises(ServiceBusError, match="cannot use its disk"):
+            sender.send_messages(ServiceBusMessage(b"refused"), timeout=10)
+    broker.kill()
+    with pytest.raises(RuntimeError, match=r"Restore this file"):
+        broker.start()
+    turn_a_bit(broker, b"recond")
+    broker.start()
+    with client_of(broker) as client, client.get_queue_receiver("other") as receiver:
+        found = [str(message) for message in receiver.receive_messages(3, max_wait_time=5)]
+    assert found == ["first", "second", "third"]
+
+
+def exhaust(ask: Callable[[int], object]) -> None:
+    while ask(1):
+        pass
+
+
+def turn_a_bit(broker: Broker, content: bytes) -> None:
+    """Turn the lowest bit of what is somewhere in the journal: `s` and `r` become each other."""
+    (segment,) = (broker.directory / "data" / "journal").glob("*.seg")
+    with segment.open("r+b") as file:
+        at = file.read().index(content)
+        file.seek(at)
+        file.write(bytes((content[0] ^ 1,)))
+
+
 def test_without_file_descriptors_the_broker_lives_on(broker: Broker) -> None:
     """Connections it has go on; new ones wait, and are served once there is room again."""
     with client_of(broker) as client, client.get_queue_sender("other") as sender:

@@ -57,6 +57,15 @@ def entity_not_found(address: str) -> BusError:
     return BusError(NOT_FOUND, f"The messaging entity '{address}' could not be found.")
 
 
+def disk_failed(reason: Exception) -> BusError:
+    """Say that the journal cannot be written or read any more."""
+    return BusError(
+        INTERNAL_ERROR,
+        f"The broker cannot use its disk ({reason}); nothing was accepted. It must be restarted"
+        " once the disk is in order.",
+    )
+
+
 def tracked(text: str, tracking_id: str, subject: str, time_iso: str) -> str:
     """End a refusal's text as Azure does, so that it can be found in the log."""
     end = "" if text.endswith(".") else "."

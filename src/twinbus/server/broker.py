@@ -239,11 +239,7 @@ class Broker:
         failed = self.hub.failed
         if failed is None:
             log.critical("the journal failed; restart the broker", exc_info=error)
-            failed = BusError(
-                errors.INTERNAL_ERROR,
-                f"The broker cannot use its disk ({error}); nothing was accepted. It must be"
-                " restarted once the disk is in order.",
-            )
+            failed = errors.disk_failed(error)
             self.hub.refusing = self.hub.failed = failed
         late, self.hub.replies = self.hub.replies, Replies()
         replies.fail(failed)

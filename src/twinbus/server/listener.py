@@ -120,7 +120,7 @@ class AmqpProtocol(asyncio.Protocol):
         except JournalFailed as error:
             # A record could not be read back. Everybody is told at the end of the turn; whoever
             # asked for it is in the middle of something.
-            failed = BusError(errors.INTERNAL_ERROR, f"The broker cannot read its disk: {error}")
+            failed = errors.disk_failed(error)
             self.connection.close(failed.kind.condition, self._broker.track(failed, "journal"))
         except Exception:
             # A fault of ours must not take other connections with it.

@@ -35,6 +35,7 @@ from twinbus.engine.namespace import Namespace
 from twinbus.engine.sessions import Session
 from twinbus.engine.settlement import PLAIN_COMPLETE, Settlement
 from twinbus.engine.stream import Stream
+from twinbus.journal import JournalFailed
 from twinbus.server import reservations, rules
 from twinbus.server.bridge import Receiver
 from twinbus.server.requests import Request
@@ -112,6 +113,9 @@ class Management:
             return
         except DecodeError as error:
             self._refuse(request, BusError(errors.DECODE_ERROR, str(error)))
+            return
+        except JournalFailed as error:
+            self._refuse(request, errors.disk_failed(error))
             return
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             self._refuse(
