@@ -81,7 +81,7 @@ def test_every_command_of_the_page(
             start_new_session=True,
         )
         try:
-            status = shell.wait(timeout=150)
+            status = shell.wait(timeout=270)
         finally:
             _end_session(shell.pid)
         output.seek(0)
