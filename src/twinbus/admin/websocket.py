@@ -56,7 +56,7 @@ class WebSocketTransport(asyncio.Transport):
         return self._carrier.get_extra_info(name, default)
 
     def is_closing(self) -> bool:
-        return self._closing
+        return self._closing or self._carrier.is_closing()
 
     def write(self, data: "bytes | bytearray | memoryview[Any]") -> None:
         if self._closing:
