@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import resource
 import socket
 import ssl
 import struct
@@ -129,6 +130,18 @@ async def test_clients_get_in_though_the_system_allows_few_connections(
             await round_trip(client, QUEUE)
     (told,) = log_lines(broker, "the system allows")
     assert "256 open files" in told
+
+
+def test_a_broker_allows_itself_the_files_that_it_may(start: Start) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        broker = start("[namespaces.sbemulatorns.queues.orders]")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    wanted = limits.STRANGERS_MAX + limits.CONNECTIONS_MAX + limits.DESCRIPTORS_RESERVED
+    allowed, _ = resource.prlimit(broker.pid, resource.RLIMIT_NOFILE)
+    assert allowed == (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard))
 
 
 @pytest.mark.parametrize(

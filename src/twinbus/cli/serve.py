@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import json
 import logging
 import os
+import resource
 import shlex
 import signal
 import sys
@@ -20,6 +22,7 @@ import typer
 
 from twinbus import is_compiled
 from twinbus.cli import capture
+from twinbus.core import limits
 from twinbus.core.errors import BusError
 from twinbus.core.ids import new_key
 from twinbus.journal import JournalError
@@ -85,6 +88,7 @@ def run(options: Options) -> None:
     try:
         config = load(options.config) if options.config is not None else Config()
         key, is_new = _key(options.data_dir)
+        _allow_open_files(config)
         # The journal's thread waits for the interpreter's lock; a busy loop must not keep it.
         sys.setswitchinterval(0.0005)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -95,6 +99,18 @@ def run(options: Options) -> None:
     except OSError as error:
         typer.echo(f"twinbus: {error}. Is another broker running on this port?", err=True)
         raise typer.Exit(1) from error
+
+
+def _allow_open_files(config: Config) -> None:
+    """Raise the limit that a process may raise by itself to what all connections would take."""
+    wanted = config.max_unauthenticated + config.max_connections + limits.DESCRIPTORS_RESERVED
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    # A system may have a limit of its own below the hard one.
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
 
 
 def _loop_factory() -> Any:

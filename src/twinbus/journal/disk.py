@@ -1,7 +1,8 @@
 """The few things the journal asks of a file system, and the real one.
 
 Paths, handles and bytes go in; bytes and sizes come out; a failure is an OSError. A disk keeps
-no state of the journal and never retries: what a failed sync means is the journal's decision.
+no state of the journal and never repeats a write or a sync: what a failed one means is the
+journal's decision.
 """
 
 from __future__ import annotations

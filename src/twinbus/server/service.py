@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from twinbus.core import errors, limits
+from twinbus.core import errors
 from twinbus.core.descriptions import (
     LISTEN,
     MANAGE,
@@ -184,7 +184,9 @@ def _places(config: Config) -> tuple[int, int]:
     """How many strangers and how many clients there may be: what is configured, or as many as
     the system lets this process have."""
     wanted = config.max_unauthenticated, config.max_connections
-    files = _allow_open_files(sum(wanted) + limits.DESCRIPTORS_RESERVED)
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return wanted
     strangers, known = fit(*wanted, files)
     if (strangers, known) != wanted:
         log.warning(
@@ -195,19 +197,6 @@ def _places(config: Config) -> tuple[int, int]:
             strangers,
         )
     return strangers, known
-
-
-def _allow_open_files(wanted: int) -> int:
-    """Raise the limit that a process may raise by itself; give what is allowed then."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return wanted
-    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-    except (OSError, ValueError):
-        return soft  # a system may have a limit of its own below the hard one
-    return allowed
 
 
 def _unforwarded(description: D) -> D:
