@@ -102,7 +102,7 @@ class ManagedBroker:
         namespace.create_subscription(SubscriptionDescription("t", "u"), None, _NOW_MS)
         self._hub = Hub(self._engine.kernel, _track, lambda: "id")
         self._hub.now_ms = _NOW_MS
-        door = FrontDoor(OneHost(namespace), lambda delay_ms, call: None)
+        door = FrontDoor(OneHost(namespace), lambda delay_ms, call: lambda: None)
         bridge = Bridge(self._hub, door)
         door.visitors[bridge] = Visitor(bridge)
         self._bridge = bridge

@@ -63,8 +63,8 @@ class Http:
     def post(self, name: str, /, **body: Any) -> Answer:
         return self.ask("POST", f"/console/api/{name}", body, {"X-Twinbus-Csrf": self.csrf})
 
-    def sign_in(self, policy: str = KEY_NAME, key: str = KEY) -> Http:
-        answer = self.post("sign-in", policy=policy, key=key)
+    def sign_in(self, policy: str = KEY_NAME, key: str = KEY, **more: str) -> Http:
+        answer = self.post("sign-in", policy=policy, key=key, **more)
         assert answer.status == 200, answer.body
         self.cookie = str(answer.headers["Set-Cookie"]).partition(";")[0]
         self.csrf = answer.json["csrf"]

@@ -142,6 +142,23 @@ def test_scheduled_messages_are_their_senders_to_cancel(broker: Broker, stage: S
     assert len(stage.peek(queue)) == 1
 
 
+def test_forwarding_takes_rights_at_both_ends(http: Http, stage: Stage) -> None:
+    """E9: it sends to its target. An entity's key is not for others below its name, either."""
+    target, own = stage.queue(), stage.queue()
+    below = stage.queue(f"{own}/below")
+    key = "ZW50aXR5LWtleS1vZi0zMi1ieXRlcy1sb25nLi4uLi4="
+    stage.add_policy(own, "owner", ["Manage", "Send", "Listen"], key)
+    string = f"Endpoint=sb://localhost;SharedAccessKeyName=owner;SharedAccessKey={key}"
+    http.sign_in(connection_string=f"{string};EntityPath={own}")
+    for name in ("forward_to", "forward_dead_lettered_messages_to"):
+        assert http.post("update-entity", entity=own, settings={name: target}).status == 403
+    assert http.post("update-entity", entity=own, settings={"max_delivery_count": 3}).status == 200
+    assert http.post("delete-entity", entity=below).status == 403
+    for path in (f"{own}/new", "other"):
+        made = http.post("create-entity", kind="queue", entity=path, settings={})
+        assert made.status == 403
+
+
 def test_a_policy_of_an_entity_reaches_that_entity_only(http: Http, stage: Stage) -> None:
     other, own = stage.queue(), stage.queue()
     key = "ZW50aXR5LWtleS1vZi0zMi1ieXRlcy1sb25nLi4uLi4="

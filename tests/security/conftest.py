@@ -32,11 +32,11 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
     """Start brokers that end with the module; the configuration is TOML."""
     with ExitStack() as running:
 
-        def start(config: str = CONFIG, **more: Any) -> Broker:
+        def start(config: str = CONFIG, more_options: tuple[str, ...] = (), **more: Any) -> Broker:
             directory = tmp_path_factory.mktemp("broker")
             file = directory / "twinbus.toml"
             file.write_text(config)
-            options = ports("--config", str(file))
+            options = ports("--config", str(file), *more_options)
             broker = Broker(directory, form=FORM, options=options, **more)
             return running.enter_context(broker)
 

@@ -102,7 +102,7 @@ class Node:
     def all(self) -> list[tuple[Namespace, Guard]]:
         return [(self._namespace, self._guard)]
 
-    def _call_later(self, delay_ms: int, call: Callable[[], None]) -> None:
+    def _call_later(self, delay_ms: int, call: Callable[[], None]) -> Callable[[], None]:
         broker = self.broker
 
         def run() -> None:
@@ -110,7 +110,7 @@ class Node:
                 broker.begin_turn()
                 call()
 
-        self._loop.call_later(delay_ms / 1000, run)
+        return self._loop.call_later(delay_ms / 1000, run).cancel
 
     def kill(self) -> None:
         """Kill -9: the operating system lives on, and with it what was written."""

@@ -13,7 +13,7 @@ from typing import TypeVar
 from aiohttp import web
 
 from twinbus.admin import reading, writing
-from twinbus.admin.connection import admit, read_whole
+from twinbus.admin.connection import admit, bare_host, read_whole
 from twinbus.admin.ports import Administration, Namespaces
 from twinbus.admin.targets import Kind, Target, parse_target
 from twinbus.admin.writing import Origin, Page
@@ -32,7 +32,7 @@ from twinbus.core.errors import (
     tracked,
 )
 from twinbus.core.ids import new_key, new_tracking_id
-from twinbus.core.names import subscription_path
+from twinbus.core.names import fold, strip_authority, subscription_path
 from twinbus.core.units import time_to_iso
 
 BODY_BYTES_MAX = 1024 * 1024
@@ -42,6 +42,11 @@ _ENTRY = "application/atom+xml;type=entry;charset=utf-8"
 _FEED = "application/atom+xml;type=feed;charset=utf-8"
 _ERROR = "application/xml;charset=utf-8"
 _DEFAULT_API_VERSION = "2021-05"
+# Where an entity hands messages on to, and the header with the token for that.
+_FORWARDS = {
+    "forward_to": "ServiceBusSupplementaryAuthorization",
+    "forward_dead_lettered_messages_to": "ServiceBusDlqSupplementaryAuthorization",
+}
 
 logger = logging.getLogger(__name__)
 
@@ -108,19 +113,20 @@ class AdminApi:
     def _admit(self, request: web.Request) -> Call:
         """Find the namespace and check the token, before anything else is looked at."""
         host = request.host
-        namespace = self._namespaces.namespace_for(_without_port(host))
-        namespace.authorize(
-            _token(request),
-            f"{request.scheme}://{host}{request.path}",
-            MANAGE,
-            self._clock_ms() // 1000,
-        )
+        namespace = self._namespaces.namespace_for(bare_host(host))
+        self._authorize(namespace, request, _token(request), request.path)
         admit(request)
         target = parse_target(request.path)
         api_version = request.query.get("api-version", _DEFAULT_API_VERSION)
         return Call(
             request, namespace, target, Origin(request.scheme, host, namespace.name, api_version)
         )
+
+    def _authorize(
+        self, namespace: Administration, request: web.Request, token: str, path: str
+    ) -> None:
+        audience = f"{request.scheme}://{request.host}{path}"
+        namespace.authorize(token, audience, MANAGE, self._clock_ms() // 1000)
 
     # The namespace.
 
@@ -152,6 +158,7 @@ class AdminApi:
             old_queue = _existing(call, namespace.get_queue(entity))
             queue = reading.read_queue(found, old_queue or QueueDescription(entity))
             self._complete_rules(queue, old_queue)
+            self._check_forwarding(call, queue, old_queue)
             await (namespace.update_queue(queue) if old_queue else namespace.create_queue(queue))
         elif name == "TopicDescription":
             old_topic = _existing(call, namespace.get_topic(entity))
@@ -182,6 +189,27 @@ class AdminApi:
             _complete(rule, known.get(rule.name), now_ms) for rule in new.authorization_rules
         ]
 
+    def _check_forwarding(
+        self,
+        call: Call,
+        new: QueueDescription | SubscriptionDescription,
+        old: QueueDescription | SubscriptionDescription | None,
+    ) -> None:
+        """Who makes an entity forward sends to its target: that takes Manage there as well."""
+        for name, header in _FORWARDS.items():
+            target = strip_authority(getattr(new, name) or "")
+            if not target or (old and fold(target) == fold(getattr(old, name) or "")):
+                continue
+            token = _token(call.request, header) or _token(call.request)
+            try:
+                self._authorize(call.namespace, call.request, token, f"/{target}")
+            except BusError as error:
+                raise BusError(
+                    error.kind,
+                    f"To forward to '{target}' takes Manage there; give a token in {header}."
+                    f" {error.text}",
+                ) from None
+
     def _queue_entry(self, call: Call, queue: QueueDescription) -> str:
         return writing.queue_entry(queue, call.namespace.counts(queue.name), call.origin)
 
@@ -210,6 +238,7 @@ class AdminApi:
         subscription = reading.read_subscription(
             found, old or SubscriptionDescription(topic, own_name)
         )
+        self._check_forwarding(call, subscription, old)
         if old:
             await call.namespace.update_subscription(subscription)
         else:
@@ -285,8 +314,8 @@ class AdminApi:
         return tracked(text, new_tracking_id(), _place(request), time_to_iso(self._clock_ms()))
 
 
-def _token(request: web.Request) -> str:
-    return request.headers.get("Authorization", "").removeprefix("Bearer ").strip()
+def _token(request: web.Request, header: str = "Authorization") -> str:
+    return request.headers.get(header, "").removeprefix("Bearer ").strip()
 
 
 def _existing(call: Call, old: Item | None) -> Item | None:
@@ -323,14 +352,9 @@ def _unexpected(name: str, wanted: str) -> BusError:
     return BusError(ARGUMENT_ERROR, f"This address takes a {wanted}, not a {name}.")
 
 
-def _without_port(host: str) -> str:
-    name, _, port = host.rpartition(":")
-    return (name if name and port.isdigit() else host).strip("[]").casefold()
-
-
 def _first_label(host: str) -> str:
     """Give the first label of a host name; nothing for an IP address."""
-    name = _without_port(host)
+    name = bare_host(host)
     try:
         ip_address(name)
     except ValueError:

@@ -1,12 +1,14 @@
 """What is served on the HTTP port, by path."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 
 from aiohttp import web
+from yarl import URL
 
 from twinbus.admin import websocket
 from twinbus.admin.api import BODY_BYTES_MAX, AdminApi
+from twinbus.admin.connection import bare_host, is_loopback
 from twinbus.admin.console.application import Console
 from twinbus.admin.metrics import MetricsPage
 from twinbus.admin.ports import Namespaces
@@ -18,7 +20,7 @@ Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 def broker_application(service: Service, reports: Path, events: Path) -> web.Application:
     """All that a broker serves; the console finds reports and pairs' events in the directories."""
-    return make_application(
+    application = make_application(
         service,
         service.amqp.make_protocol,
         service.broker.clock,
@@ -26,6 +28,37 @@ def broker_application(service: Service, reports: Path, events: Path) -> web.App
         service.broker.why_refusing,
         Console(service, reports, events),
     )
+    if not service.checks:
+        application.middlewares.append(_only_this_machine(service.hosts()))
+    return application
+
+
+def _only_this_machine(hosts: Collection[str]) -> Callable[..., Awaitable[web.StreamResponse]]:
+    """Where nobody has to show a key, a page of another site could use the broker through the
+    browser of somebody here. It says whose it is (Origin), or its host name leads here (Host)."""
+    known = {host.casefold() for host in hosts}
+
+    def is_own(host: str | None) -> bool:
+        return host is not None and (host.casefold() in known or is_loopback(host.casefold()))
+
+    @web.middleware
+    async def check(request: web.Request, handler: Answer) -> web.StreamResponse:
+        origin = request.headers.get("Origin")
+        if is_own(bare_host(request.host)) and (origin is None or is_own(_host_of(origin))):
+            return await handler(request)
+        raise web.HTTPForbidden(
+            text="In development mode only this machine is served: use localhost, or list the"
+            " host in the configuration."
+        )
+
+    return check
+
+
+def _host_of(origin: str) -> str | None:
+    try:
+        return URL(origin).host
+    except ValueError:
+        return None
 
 
 def make_application(

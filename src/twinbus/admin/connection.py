@@ -6,13 +6,16 @@ refusals: what was wrong, and a tracking id.
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
+from ipaddress import ip_address
 from typing import cast
 
 from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
 
+from twinbus.core import limits
 from twinbus.core.errors import ARGUMENT_ERROR, TIMEOUT, BusError, tracked
 from twinbus.core.ids import new_tracking_id
 from twinbus.core.units import time_to_iso
@@ -25,6 +28,12 @@ HEADERS_MAX = 64
 BODY_WAIT_S = 30
 # A body that nobody wants is taken and thrown away for so long, so that its sender hears why.
 UNWANTED_WAIT_S = 3.0
+# What a stranger may send over WebSocket: as much as over TCP, and what goes around it. Other
+# than there, bytes can wait for the rest of their message.
+CARRIED_BYTES_MAX = 2 * limits.STRANGER_BYTES_MAX
+# A name or an address, maybe a port, and nothing else: tokens are checked against host and path
+# together, so that a host which holds a path could be taken for one.
+_HOST = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +41,10 @@ logger = logging.getLogger(__name__)
 class HttpProtocol(web.RequestHandler):
     """What the event loop talks to; `attending` tells it when a request's head is complete."""
 
-    __slots__ = ("_clock_ms", "_head_timer", "_is_attended", "_lobby", "place")
+    __slots__ = (
+        "_carried_bytes", "_clock_ms", "_head_timer", "_is_attended", "_is_stranger", "_lobby",
+        "place",
+    )  # fmt: skip
 
     def __init__(
         self, server: web.Server, lobby: Lobby, clock_ms: Callable[[], int], idle_wait_s: float
@@ -54,6 +66,9 @@ class HttpProtocol(web.RequestHandler):
         self.place: Place | None = None
         self._head_timer: asyncio.TimerHandle | None = None
         self._is_attended = False
+        #: Asks whoever was handed the connection.
+        self._is_stranger: Callable[[], bool] | None = None
+        self._carried_bytes = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         abort = cast(asyncio.Transport, transport).abort
@@ -61,6 +76,8 @@ class HttpProtocol(web.RequestHandler):
         super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
+        if self._is_stranger is not None and not self._may_go_on(len(data)):
+            return
         if not self._is_attended and self._head_timer is None:
             loop = asyncio.get_running_loop()
             self._head_timer = loop.call_later(HEAD_WAIT_S, self._give_up)
@@ -71,6 +88,25 @@ class HttpProtocol(web.RequestHandler):
         if self.place is not None:
             self.place.leave()
         super().connection_lost(exc)
+
+    def hand_on(self, is_stranger: Callable[[], bool]) -> None:
+        """The connection is no longer HTTP's: whoever has it now has a place of their own."""
+        self._is_stranger = is_stranger
+        if self.place is not None:
+            self.place.leave()
+
+    def _may_go_on(self, count: int) -> bool:
+        """Count what a stranger sends; False when it is more than showing a key takes."""
+        assert self._is_stranger is not None
+        if not self._is_stranger():
+            self._is_stranger = None
+            return True
+        self._carried_bytes += count
+        if self._carried_bytes <= CARRIED_BYTES_MAX:
+            return True
+        self._lobby.note_expelled()
+        self.force_close()
+        return False
 
     def attend(self, *, begins: bool) -> None:
         """A request goes to its handler, or comes back from it."""
@@ -171,11 +207,30 @@ def attending(handler: Answer) -> Answer:
 
 
 def _check_url(request: web.BaseRequest) -> None:
-    """Handlers ask for the URL and its port, which a client can make impossible."""
+    """Handlers ask for the host and the URL's port, which a client can make impossible."""
     try:
+        if not all(_HOST.fullmatch(host) for host in request.headers.getall("Host", [])):
+            raise ValueError
         request.url.port  # noqa: B018
     except ValueError:
         raise web.HTTPBadRequest(text="The Host header is no host name with a port.") from None
+
+
+def bare_host(host: str) -> str:
+    """A host as the Host header has it, without its port, in lower case."""
+    name, _, port = host.rpartition(":")
+    return (name if name and port.isdigit() else host).strip("[]").casefold()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name, or an address, can only mean this machine. Others may be made to mean it
+    by whoever owns them, so that a browser lets their pages ask it."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def admit(request: web.Request) -> None:
@@ -183,13 +238,6 @@ def admit(request: web.Request) -> None:
     protocol = request.protocol
     if isinstance(protocol, HttpProtocol) and protocol.place is not None:
         protocol.place.know()
-
-
-def hand_on(request: web.Request) -> None:
-    """The connection is no longer HTTP's: whoever has it now has a place of their own."""
-    protocol = request.protocol
-    if isinstance(protocol, HttpProtocol) and protocol.place is not None:
-        protocol.place.leave()
 
 
 async def read_whole(request: web.Request, bytes_max: int) -> bytes:

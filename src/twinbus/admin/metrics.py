@@ -7,9 +7,7 @@ Listen (or Manage): it is what Prometheus can send.
 """
 
 import base64
-import binascii
 from collections.abc import Iterable
-from ipaddress import ip_address
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -18,6 +16,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from twinbus import __version__
+from twinbus.admin.connection import bare_host, is_loopback
 from twinbus.core import names
 from twinbus.core.descriptions import LISTEN, MANAGE
 from twinbus.engine.entities import Entity, Subscription
@@ -154,7 +153,7 @@ class MetricsPage:
             return False
         try:
             user, _, password = base64.b64decode(credentials, validate=True).decode().partition(":")
-        except (binascii.Error, UnicodeDecodeError):
+        except ValueError:
             return False
         for _, guard in self._service.all():
             claim = guard.check_password(user, password)
@@ -167,7 +166,8 @@ def _is_local(request: web.Request) -> bool:
     # A proxy on this machine speaks for clients elsewhere, and says so.
     if "X-Forwarded-For" in request.headers or "Forwarded" in request.headers:
         return False
-    return request.remote is not None and ip_address(request.remote).is_loopback
+    # So does a page in a browser here, if its own host name leads here.
+    return is_loopback(request.remote or "") and is_loopback(bare_host(request.host))
 
 
 def _entities_of(namespace: Namespace) -> list[Entity]:

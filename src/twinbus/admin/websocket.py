@@ -11,7 +11,8 @@ from typing import Any
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from twinbus.admin.connection import hand_on
+from twinbus.admin.connection import HttpProtocol
+from twinbus.server.listener import AmqpProtocol
 
 PATH = "/$servicebus/websocket"
 SUBPROTOCOL = "AMQPWSB10"
@@ -172,9 +173,12 @@ class WebSocketDoor:
         await websocket.prepare(request)
         carrier = request.transport
         if carrier is not None:
-            transport = WebSocketTransport(websocket, self._factory(), carrier)
+            protocol = self._factory()
+            transport = WebSocketTransport(websocket, protocol, carrier)
             self._open.add(transport)
-            hand_on(request)
+            http = request.protocol
+            if isinstance(http, HttpProtocol):
+                http.hand_on(lambda: isinstance(protocol, AmqpProtocol) and protocol.is_stranger)
             try:
                 await transport.run()
             finally:

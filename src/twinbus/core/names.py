@@ -23,6 +23,7 @@ TRANSFER_STREAM = 2
 
 _NAME = re.compile(r"[A-Za-z0-9$_](?:[A-Za-z0-9._\-/~$]*[A-Za-z0-9._\-$~])?")
 _SUBSCRIPTIONS = re.compile(r"/subscriptions?/", re.IGNORECASE)
+_BELOW_TOPIC = re.compile(r"/subscriptions?(?:/|$)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,11 @@ class Address:
 def fold(name: str) -> str:
     """The form under which a name is looked up."""
     return name.casefold()
+
+
+def authority(address: str) -> str:
+    """The host and port of an address; nothing if it has none."""
+    return address.partition("://")[2].partition("/")[0]
 
 
 def strip_authority(address: str) -> str:
@@ -85,6 +91,11 @@ def subscription_path(topic: str, subscription: str) -> str:
     return f"{topic}/Subscriptions/{subscription}"
 
 
+def owner(path: str) -> str:
+    """The queue or topic that a path belongs to, or would belong to if there were such a one."""
+    return _BELOW_TOPIC.split(parse_address(path).entity, maxsplit=1)[0]
+
+
 def split_subscription(path: str) -> tuple[str, str] | None:
     """Give (topic, subscription) if the path is a subscription's."""
     topic, separator, name = canonical(path).partition("/Subscriptions/")
@@ -118,6 +129,9 @@ def _check(name: str, what: str, length_max: int, *, slash: bool) -> None:
         )
     lowered = fold(name)
     if slash and (
-        "$deadletterqueue" in lowered or lowered.startswith("$") or _SUBSCRIPTIONS.search(name)
+        "$deadletterqueue" in lowered
+        or lowered.startswith("$")
+        or lowered.endswith("/" + MANAGEMENT)
+        or _BELOW_TOPIC.search(name)
     ):
         raise BusError(ARGUMENT_ERROR, f"'{name}' is reserved: the broker makes such paths itself.")

@@ -50,6 +50,10 @@ def make_token(resource: str, key_name: str, key: str, expiry_s: int) -> str:
 
 def parse_token(token: str) -> SasToken:
     """Cut a token into its parts; ValueError says which part is wrong."""
+    try:
+        token.encode()
+    except UnicodeEncodeError:
+        raise ValueError("the token holds bytes that are no text") from None
     if not token.startswith(PREFIX):
         raise ValueError("the token does not begin with 'SharedAccessSignature '")
     parts: dict[str, str] = {}

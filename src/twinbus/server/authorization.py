@@ -4,6 +4,7 @@ A policy belongs to a namespace or to one entity. A token that holds gives its p
 rights for the address it was put for, until it expires.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from twinbus.core import errors, names, sas
@@ -22,9 +23,13 @@ class Claim:
     path: str
     rights: frozenset[str]
     expires_s: int = 0
+    #: The queue or topic whose own policy gave it. Others may have names below that one's.
+    owner: str | None = None
 
     def allows(self, path: str, right: str, now_s: int) -> bool:
         if self.expires_s and now_s >= self.expires_s:
+            return False
+        if self.owner is not None and names.owner(path) != self.owner:
             return False
         below = not self.path or path == self.path or path.startswith(self.path + "/")
         return below and (right in self.rights or MANAGE in self.rights)
@@ -65,10 +70,16 @@ class Guard:
             raise BusError(
                 errors.UNAUTHORIZED, "ExpiredToken: the token has expired; make a new one."
             )
-        policy = self._policy(parsed.key_name, path)
-        if policy is None or not any(
-            parsed.signed_by(key) for key in (policy.primary_key, policy.secondary_key) if key
-        ):
+        policy, owner = next(
+            (
+                (policy, owner)
+                for policy, owner in self._policies_for(parsed.key_name, path)
+                for key in (policy.primary_key, policy.secondary_key)
+                if key and parsed.signed_by(key)
+            ),
+            (None, None),
+        )
+        if policy is None:
             raise BusError(
                 errors.UNAUTHORIZED,
                 "InvalidSignature: the token has an invalid signature, or its key name is unknown.",
@@ -78,14 +89,19 @@ class Guard:
                 errors.UNAUTHORIZED,
                 f"The token was made for '{parsed.resource}' and does not cover '{audience}'.",
             )
-        return Claim(path, frozenset(policy.rights), parsed.expiry_s)
+        return Claim(path, frozenset(policy.rights), parsed.expiry_s, owner)
 
-    def _policy(self, name: str, path: str) -> AuthorizationRule | None:
-        """An entity's own policy of that name, else the namespace's."""
-        pair = names.split_subscription(names.parse_address(path).entity)
-        entity = self._namespace.find(pair[0] if pair else names.parse_address(path).entity)
+    def _policies_for(self, name: str, path: str) -> Iterator[tuple[AuthorizationRule, str | None]]:
+        """Every policy of that name that can speak for the path, with the entity whose it is.
+
+        An entity's own may be called like one of the namespace: it does not take its place.
+        """
+        folded = name.casefold()
+        owner = names.owner(path)
+        entity = self._namespace.find(owner)
         if isinstance(entity, Queue | Topic):
             for rule in entity.description.authorization_rules:
-                if rule.name.casefold() == name.casefold():
-                    return rule
-        return self._policies.get(name.casefold())
+                if rule.name.casefold() == folded:
+                    yield rule, owner
+        if folded in self._policies:
+            yield self._policies[folded], None

@@ -29,6 +29,9 @@ _LOCKED_UNTIL = Symbol("com.microsoft:locked-until-utc")
 _GRANTED_MAX = 1_000
 _VIA = "com.microsoft:transfer-destination-address"
 
+#: Calls something in so many milliseconds; gives what calls it off.
+CallLater = Callable[[int, Callable[[], None]], Callable[[], None]]
+
 
 class Visitor:
     """What the server knows of one connection."""
@@ -43,6 +46,7 @@ class Visitor:
         self.nodes: dict[str, RequestNode] = {}
         #: What each open link needed: looked at again when a token expires.
         self.granted: dict[Link, tuple[str, str]] = {}
+        self._call_off: Callable[[], None] | None = None
 
     @property
     def is_known(self) -> bool:
@@ -80,6 +84,25 @@ class Visitor:
                 del self.granted[link]
                 self.bridge.detach_link(link, error)
 
+    def watch(self, call_later: CallLater) -> None:
+        """Look again when the next token expires."""
+        self.stop_watching()
+        now_ms = self.bridge.hub.now_ms
+        expiries_ms = [claim.expires_s * 1000 for claim in self.claims.values()]
+        ahead_ms = [expiry_ms - now_ms for expiry_ms in expiries_ms if expiry_ms > now_ms]
+        if ahead_ms:
+            self._call_off = call_later(min(ahead_ms), lambda: self.look(call_later))
+
+    def look(self, call_later: CallLater) -> None:
+        self.recheck(self.bridge.hub.now_ms // 1000)
+        # Also at those that have just not expired: the clock may have been set back.
+        self.watch(call_later)
+
+    def stop_watching(self) -> None:
+        if self._call_off is not None:
+            self._call_off()
+            self._call_off = None
+
     def grant(self, link: Link, path: str, right: str) -> None:
         """Remember what a link needed."""
         if len(self.granted) >= _GRANTED_MAX:
@@ -99,16 +122,22 @@ class Hosts(Protocol):
 
 
 class FrontDoor(Door):
-    def __init__(self, hosts: Hosts, call_later: Callable[[int, Callable[[], None]], None]) -> None:
+    def __init__(self, hosts: Hosts, call_later: CallLater) -> None:
         self._hosts = hosts
         self._call_later = call_later
         self.visitors: dict[Bridge, Visitor] = {}
 
     def recheck(self) -> None:
         """See whose tokens have expired: after the clock was set no timer knows."""
-        for bridge, visitor in list(self.visitors.items()):
+        for visitor in list(self.visitors.values()):
             if visitor.guard is not None:
-                visitor.recheck(bridge.hub.now_ms // 1000)
+                visitor.look(self._call_later)
+
+    def leave(self, bridge: Bridge) -> None:
+        """A connection is over. Its tokens may last for years: nothing is to wait for them."""
+        visitor = self.visitors.pop(bridge, None)
+        if visitor is not None:
+            visitor.stop_watching()
 
     # --- coming in --------------------------------------------------------------------
 
@@ -153,7 +182,7 @@ class FrontDoor(Door):
             raise BusError(errors.NOT_ALLOWED, "The link has no address; name a queue or topic.")
         path = names.strip_authority(raw)
         if names.fold(path) == "$cbs":
-            answer = cbs.answer(visitor, self._call_later)
+            answer = cbs.answer(visitor, self._hosts, self._call_later)
             self._attach_node(visitor, link, "$cbs", answer, limits.TOKEN_BYTES_MAX)
             return
         assert visitor.namespace is not None

@@ -53,7 +53,7 @@ class AmqpProtocol(asyncio.Protocol):
         self._visitor = Visitor(self._bridge)
         self._place: Place | None = None
         #: Until a key was shown: how long, and how many bytes, that may take.
-        self._is_stranger = True
+        self.is_stranger = True
         self._stranger_until_ms = NEVER_MS
         self._stranger_bytes = 0
 
@@ -108,7 +108,7 @@ class AmqpProtocol(asyncio.Protocol):
     def _take_in(self, data: bytes) -> None:
         assert self.connection is not None
         now_ms = self._broker.begin_turn()
-        if self._is_stranger:
+        if self.is_stranger:
             if self.connection.finished:
                 return
             self._stranger_bytes += len(data)
@@ -126,7 +126,7 @@ class AmqpProtocol(asyncio.Protocol):
             # A fault of ours must not take other connections with it.
             log.exception("a connection broke the bridge")
             self.connection.close("amqp:internal-error", "The broker met an error of its own.")
-        if self._is_stranger:
+        if self.is_stranger:
             self._look_at_stranger()
         self._bridge.touch()
 
@@ -140,7 +140,7 @@ class AmqpProtocol(asyncio.Protocol):
                 error = BusError(errors.QUOTA_EXCEEDED, text)
                 connection.close(error.kind.condition, self._broker.track(error, "connection"))
                 return
-            self._is_stranger = False
+            self.is_stranger = False
             self._stranger_until_ms = NEVER_MS
         elif len(connection.sessions) > limits.STRANGER_SESSIONS_MAX:
             self._expel(f"began more than {limits.STRANGER_SESSIONS_MAX} sessions")
@@ -200,7 +200,7 @@ class AmqpProtocol(asyncio.Protocol):
         self._bridge.is_closing = None
         if self._place is not None:
             self._place.leave()
-        self._door.visitors.pop(self._bridge, None)
+        self._door.leave(self._bridge)
         self._open.discard(self)
 
     def shut(self) -> None:

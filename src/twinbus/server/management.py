@@ -103,6 +103,9 @@ class Management:
     # --- the frame around an operation ------------------------------------------------
 
     def answer(self, request: Request) -> None:
+        if self._entity.removed:
+            # A client keeps its links while somebody removes the entity and makes it anew.
+            self._entity = self._namespace.find(self._address.entity) or self._entity
         self._entity.accessed_ms = self._hub.now_ms
         self._entity.meter.management_calls += 1
         self._observe(_OBSERVED_AS.get(_operation(request), observations.MANAGED))
@@ -143,8 +146,7 @@ class Management:
         if self._entity.removed:
             raise errors.entity_not_found(self._entity.path)
         right, perform = known
-        node = f"{self._address.path}/{names.MANAGEMENT}"
-        self._visitor.require(node, right, self._hub.now_ms // 1000)
+        self._require(right)
         self._hub.check()
         given = request.body if isinstance(request.body, dict) else {}
         body = {str(key): value for key, value in given.items()}
@@ -152,6 +154,10 @@ class Management:
         if name == "schedule-message":
             self._hub.check_sends()
         return perform(body)
+
+    def _require(self, right: str) -> None:
+        node = f"{self._address.path}/{names.MANAGEMENT}"
+        self._visitor.require(node, right, self._hub.now_ms // 1000)
 
     def _reply(self, request: Request, body: Body | None, failure: BusError | None) -> None:
         if failure is not None:
@@ -391,6 +397,9 @@ class Management:
     def _purge(self, body: Body) -> Body:
         stream = self._stream()
         state = _known(_PURGED, body["state"])
+        if state == SCHEDULED:
+            # Those are their sender's to cancel.
+            self._require(SEND)
         wanted = int(body.get("message-count") or limits.PURGE_COUNT_MAX)
         count_max = min(wanted, limits.PURGE_COUNT_MAX)
         seqs = stream.browse(1, count_max, None, bytes((state,)))

@@ -86,16 +86,27 @@ class Service:
             self._call_later(_TOKEN_GRACE_MS, self.door.recheck)
         self._look = self._loop.call_later(_LOOK_S, self._follow_clock)
 
-    def _call_later(self, delay_ms: int, call: Callable[[], None]) -> None:
+    def _call_later(self, delay_ms: int, call: Callable[[], None]) -> Callable[[], None]:
+        timer: asyncio.TimerHandle | None = None
+
+        def wait(left_ms: int) -> None:
+            nonlocal timer
+            # Far-off times are reached in steps: event loops do not wait for years.
+            if left_ms > DAY_MS:
+                timer = self._loop.call_later(DAY_MS / 1000, wait, left_ms - DAY_MS)
+            else:
+                timer = self._loop.call_later(left_ms / 1000, run)
+
         def run() -> None:
             self.broker.begin_turn()
             call()
 
-        # Far-off times are reached in steps: event loops do not wait for years.
-        if delay_ms > DAY_MS:
-            self._loop.call_later(DAY_MS / 1000, self._call_later, delay_ms - DAY_MS, call)
-        else:
-            self._loop.call_later(delay_ms / 1000, run)
+        def call_off() -> None:
+            if timer is not None:
+                timer.cancel()
+
+        wait(delay_ms)
+        return call_off
 
     # --- namespaces -------------------------------------------------------------------
 
@@ -120,6 +131,11 @@ class Service:
             f"No service is hosted at '{host}': the namespaces here are {known}. Use"
             " <namespace>.<domain> as the host name, or list the host in the configuration.",
         )
+
+    @property
+    def checks(self) -> bool:
+        """Whether clients have to show a key."""
+        return all(guard.checks for _, _, guard in self._namespaces)
 
     def all(self) -> list[tuple[Namespace, Guard]]:
         return [(namespace, guard) for _, namespace, guard in self._namespaces]

@@ -54,6 +54,19 @@ def locked(
         yield Management(connection, queue), found, receiver
 
 
+def test_it_outlives_the_entity_it_was_opened_for(bus: Bus, client: ServiceBusClient) -> None:
+    """E1: clients keep these links for as long as they live, and share them."""
+    queue = bus.queue()
+    ask = {"from-sequence-number": 1, "message-count": int32(10)}
+    with managed(bus, queue) as management, bus.administration() as admin:
+        assert management.ask("peek-message", ask).status == 204
+        admin.delete_queue(queue)
+        assert management.ask("peek-message", ask).status == 404
+        admin.create_queue(queue)
+        send(client, queue, "a")
+        assert len(messages_in(management.ask("peek-message", ask))) == 1
+
+
 # --- locks and settlement -------------------------------------------------------------
 
 

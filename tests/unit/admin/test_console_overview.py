@@ -23,6 +23,19 @@ async def test_a_look_stays_fresh_for_a_while() -> None:
     assert await paths(overview) == ["first", "second"]
 
 
+async def test_what_is_gone_is_told_to_those_who_knew_it() -> None:
+    """S2: whoever may not see an entity does not hear its name when it goes."""
+    kit = Kit()
+    kit.queue("mine")
+    kit.queue("hidden")
+    overview = Overview(kit.namespace, lambda: kit.now_ms)
+    since = (await overview.changes(0, lambda path: True))["version"]
+    kit.namespace.delete("mine")
+    kit.namespace.delete("hidden")
+    kit.now_ms += FRESH_MS
+    assert (await overview.changes(since, lambda path: path == "mine"))["gone"] == ["mine"]
+
+
 async def test_a_clock_that_was_set_back_does_not_freeze_it() -> None:
     kit = Kit()
     overview = Overview(kit.namespace, lambda: kit.now_ms)

@@ -63,7 +63,7 @@ class Rig:
         self.namespace: Namespace = self.broker.engine.namespace("n", now_ms)
         queue = QueueDescription("q", max_delivery_count=1)
         self.queue = self.namespace.create_queue(queue, now_ms)
-        door = FrontDoor(OneHost(self.namespace), lambda delay_ms, call: None)
+        door = FrontDoor(OneHost(self.namespace), lambda delay_ms, call: lambda: None)
         self.bridge = Bridge(self.broker.hub, door)
         door.visitors[self.bridge] = Visitor(self.bridge)
         self.peer = Peer(self.bridge)

@@ -5,7 +5,14 @@ import os
 import pytest
 
 from twinbus.core import errors, sas
-from twinbus.core.descriptions import LISTEN, MANAGE, SEND, AuthorizationRule, QueueDescription
+from twinbus.core.descriptions import (
+    LISTEN,
+    MANAGE,
+    SEND,
+    AuthorizationRule,
+    QueueDescription,
+    TopicDescription,
+)
 from twinbus.core.errors import BusError
 from twinbus.engine.engine import Engine
 from twinbus.engine.namespace import Namespace
@@ -34,6 +41,9 @@ def namespace() -> Namespace:
     namespace = engine.namespace("shop", 0)
     namespace.create_queue(QueueDescription("orders", authorization_rules=[LISTENER]), 0)
     namespace.create_queue(QueueDescription("orders2"), 0)
+    namespace.create_queue(QueueDescription("orders/internal"), 0)
+    shadow = AuthorizationRule("Root", [LISTEN], "shadow", "")
+    namespace.create_topic(TopicDescription("events", authorization_rules=[LISTENER, shadow]), 0)
     return namespace
 
 
@@ -74,6 +84,34 @@ def test_an_entitys_own_policy_works_there_only(guard: Guard) -> None:
         guard.check_token(token("sb://host/", "listener", "ear"), "sb://host/orders2", NOW_S)
 
 
+def test_s2_an_entitys_own_policy_is_not_for_others_below_its_name(guard: Guard) -> None:
+    """A name may hold slashes: it does not make one entity part of another."""
+    audience = "sb://host/orders"
+    own = guard.check_token(token("sb://host", "listener", "ear"), audience, NOW_S)
+    for path in ("orders", "orders/$deadletterqueue", "orders/$management"):
+        assert own.allows(path, LISTEN, NOW_S)
+    assert not own.allows("orders/internal", LISTEN, NOW_S)
+    of_all = guard.check_token(token("sb://host"), audience, NOW_S)
+    assert of_all.allows("orders/internal", LISTEN, NOW_S)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["events", "Events/Subscriptions", "events/Subscriptions/", "events/subscriptions/s/rules/r"],
+)
+def test_s2_a_topics_policy_is_for_all_that_is_below_the_topic(guard: Guard, path: str) -> None:
+    claim = guard.check_token(token("sb://host", "listener", "ear"), f"sb://host/{path}", NOW_S)
+    assert claim.allows(claim.path, LISTEN, NOW_S)
+    assert not claim.allows("orders", LISTEN, NOW_S)
+
+
+def test_s2_a_policy_of_the_same_name_takes_nobodys_place(guard: Guard) -> None:
+    for key, right in (("first", MANAGE), ("shadow", LISTEN)):
+        claim = guard.check_token(token("sb://host", key=key), "sb://host/events", NOW_S)
+        assert claim.allows("events", right, NOW_S)
+        assert claim.allows("events", MANAGE, NOW_S) == (right is MANAGE)
+
+
 @pytest.mark.parametrize(
     "bad",
     [
@@ -86,6 +124,7 @@ def test_an_entitys_own_policy_works_there_only(guard: Guard) -> None:
         token("sb://other/orders"),
         "SharedAccessSignature sr=a&sig=b&se=soon&skn=Root",
         "SharedAccessSignature sr=a",
+        token("sb://host/orders") + "\udcff",
         "Bearer x",
         "",
     ],

@@ -34,7 +34,7 @@ def connected(kit: Kit) -> tuple[Peer, Bridge]:
     """A client with an open connection and session."""
     hub = Hub(kit.engine.kernel, _track, lambda: "id")
     hub.now_ms = kit.now_ms
-    door = FrontDoor(OneHost(kit.namespace), lambda delay_ms, call: None)
+    door = FrontDoor(OneHost(kit.namespace), lambda delay_ms, call: lambda: None)
     bridge = Bridge(hub, door)
     door.visitors[bridge] = Visitor(bridge)
     peer = Peer(bridge)

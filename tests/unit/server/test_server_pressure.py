@@ -92,7 +92,7 @@ class Machine:
         self.broker.begin_turn()
         namespace = self.broker.engine.namespace("n", self.loop.now_ms())
         self.queue = namespace.create_queue(QueueDescription("q"), self.loop.now_ms())
-        door = FrontDoor(OneHost(namespace), lambda delay_ms, call: None)
+        door = FrontDoor(OneHost(namespace), lambda delay_ms, call: lambda: None)
         self._listener = AmqpListener(self.broker, door, Lobby(self.loop.now_ms))
 
     def clients(self, count: int) -> list[Client]:

@@ -12,6 +12,8 @@ from twinbus.amqp.properties import Properties
 from twinbus.core import sas
 from twinbus.core.descriptions import SEND, AuthorizationRule
 from twinbus.core.errors import BusError
+from twinbus.engine.namespace import Namespace
+from twinbus.server.authorization import Guard
 from twinbus.server.bridge import Bridge, Hub
 from twinbus.server.door import FrontDoor, Visitor
 
@@ -23,35 +25,46 @@ def _track(error: BusError, subject: str) -> str:
     return error.text
 
 
+class TwoHosts(OneHost):
+    """One namespace at `host`, another everywhere else."""
+
+    def resolve(self, host: str | None) -> tuple[Namespace, Guard]:
+        return super().resolve(host) if host == "host" else OneHost(Kit().namespace).resolve(host)
+
+
 class Entrance:
     """A client whose sender's token lasts a minute, and timers that are set off by hand."""
 
-    def __init__(self) -> None:
+    def __init__(self, audience: str = AUDIENCE) -> None:
         kit = Kit()
         kit.queue("orders")
         self.hub = Hub(kit.engine.kernel, _track, lambda: "id")
         self.hub.now_ms = kit.now_ms
         self.timers: list[tuple[int, Callable[[], None]]] = []
         self.door = FrontDoor(
-            OneHost(kit.namespace, AuthorizationRule("Sender", [SEND], "key", "")),
-            lambda delay_ms, call: self.timers.append((delay_ms, call)),
+            TwoHosts(kit.namespace, AuthorizationRule("Sender", [SEND], "key", "")),
+            self._call_later,
         )
         bridge = Bridge(self.hub, self.door)
         self.door.visitors[bridge] = Visitor(bridge)
         self.peer = Peer(bridge)
         bridge.connection = self.peer.server
         self.peer.handshake(sasl=True)
-        self._put_token()
-        self.peer.attach(2, receiver=False, name="sender", target=target("orders"))
-
-    def _put_token(self) -> None:
         self.peer.attach(0, receiver=False, name="ask", target=target("$cbs"))
         self.peer.attach(1, receiver=True, name="answer", source=source("$cbs"))
-        token = sas.make_token(AUDIENCE, "Sender", "key", (self.hub.now_ms + LIFE_MS) // 1000)
+        self.put_token(0, LIFE_MS, audience)
+        self.peer.attach(2, receiver=False, name="sender", target=target("orders"))
+
+    def _call_later(self, delay_ms: int, call: Callable[[], None]) -> Callable[[], None]:
+        timer = delay_ms, call
+        self.timers.append(timer)
+        return lambda: self.timers.remove(timer) if timer in self.timers else None
+
+    def put_token(self, delivery: int, life_ms: int, audience: str = AUDIENCE) -> None:
+        token = sas.make_token(audience, "Sender", "key", (self.hub.now_ms + life_ms) // 1000)
         headers = {"operation": "put-token", "type": "servicebus.windows.net:sastoken"}
-        self.peer.transfer(
-            0, 0, encode_exchange(Properties(), headers | {"name": AUDIENCE}, token), settled=True
-        )
+        request = encode_exchange(Properties(), headers | {"name": audience}, token)
+        self.peer.transfer(0, delivery, request, settled=True)
 
     def ring(self) -> int:
         """Let the one timer go off when it is due; give how long that took."""
@@ -65,6 +78,25 @@ class Entrance:
     def is_open(self) -> bool:
         self.peer.read()
         return DETACH not in [frame.code for frame in self.peer.heard]
+
+
+def test_one_look_is_planned_however_many_tokens_and_none_when_the_client_is_gone() -> None:
+    """Tokens may last for years, connections come and go."""
+    entrance = Entrance()
+    entrance.put_token(1, LIFE_MS // 2)
+    entrance.put_token(2, LIFE_MS * 2)
+    ((delay_ms, _),) = entrance.timers
+    assert delay_ms == LIFE_MS * 2, "the last token for an address is the one that counts"
+    (bridge,) = entrance.door.visitors
+    entrance.door.leave(bridge)
+    assert entrance.timers == []
+
+
+def test_a_token_for_another_namespace_is_refused_S2() -> None:
+    """They have the same root key."""
+    entrance = Entrance(audience="sb://elsewhere/orders")
+    assert not entrance.is_open
+    assert entrance.timers == []
 
 
 def test_a_link_ends_with_its_token() -> None:

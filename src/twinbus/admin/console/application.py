@@ -38,7 +38,7 @@ from twinbus.admin.console.signin import (
 from twinbus.core import errors, names
 from twinbus.core.descriptions import LISTEN, MANAGE, SEND
 from twinbus.core.errors import BusError
-from twinbus.engine.entities import Holder, Subscription
+from twinbus.engine.entities import Entity, Holder, Queue, Subscription
 from twinbus.engine.namespace import Namespace
 from twinbus.engine.rules import Rule
 from twinbus.engine.stream import Stream
@@ -200,11 +200,14 @@ class Console:
     async def _create_entity(self, call: Call) -> Json:
         path = call.text("entity")
         call.visitor.require(path, MANAGE, call.now_ms)
+        _check_forwarding(call, None)
         await self._admin(call).create(call.text("kind"), path, call.object("settings"))
         return {}
 
     async def _update_entity(self, call: Call) -> Json:
-        await self._admin(call).update(call.entity(MANAGE), call.object("settings"))
+        entity = call.entity(MANAGE)
+        _check_forwarding(call, entity)
+        await self._admin(call).update(entity, call.object("settings"))
         return {}
 
     async def _delete_entity(self, call: Call) -> Json:
@@ -362,6 +365,17 @@ class Console:
         path = reports.find_report(self._reports_dir, call.text("name"))
         policy = {"Content-Security-Policy": reports.POLICY, "Cache-Control": "no-store"}
         return secured(web.FileResponse(path, headers=policy))
+
+
+def _check_forwarding(call: Call, entity: Entity | None) -> None:
+    """Who makes an entity forward sends to its target: that takes Manage there as well."""
+    for name in ("forward_to", "forward_dead_lettered_messages_to"):
+        target = call.object("settings").get(name)
+        if isinstance(target, str) and target:
+            path = names.strip_authority(target)
+            known = entity.description if isinstance(entity, Queue | Subscription) else None
+            if names.fold(path) != names.fold(getattr(known, name, None) or ""):
+                call.visitor.require(path, MANAGE, call.now_ms)
 
 
 def _any_right(call: Call) -> str:

@@ -119,7 +119,11 @@ class Overview:
             for version, row in self._rows.values()
             if (whole or version > since) and covers(row["path"])
         ]
-        gone = [] if whole else [path for path, version in self._gone.items() if version > since]
+        gone = [
+            path
+            for path, version in self._gone.items()
+            if not whole and version > since and covers(path)
+        ]
         return {
             "version": self.version,
             "time": self.looked_ms,

@@ -119,10 +119,10 @@ class SignIn:
         namespace, guard = self._service.resolve(given.host or request.host)
         audience = f"sb://{namespace.name}/{given.entity}".rstrip("/")
         expires_ms = now_ms + SESSION_MS
-        token = sas.make_token(audience, given.policy, given.key, expires_ms // 1000)
         try:
+            token = sas.make_token(audience, given.policy, given.key, expires_ms // 1000)
             guard.check_token(token, audience, now_ms // 1000)
-        except BusError:
+        except (BusError, UnicodeEncodeError):
             self._note_failure(address, now_ms)
             raise BusError(errors.UNAUTHORIZED, "No policy of that name has that key.") from None
         self._failures.pop(address, None)
