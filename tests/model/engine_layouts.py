@@ -99,5 +99,15 @@ LAYOUTS: dict[str, list[Made]] = {
         _subscription("news", "kept", "red"),
         _queue("in", forward_to="news", forward_dead_lettered_messages_to="sink"),
     ],
+    "circle of the dead": [
+        _SINK,
+        _topic("news"),
+        _queue("in", forward_to="news"),
+        _subscription(
+            "news", "threads", requires_session=True, forward_dead_lettered_messages_to="news"
+        ),
+        _subscription("news", "halved", "divides", forward_dead_lettered_messages_to="in"),
+        _subscription("news", "kept", "red"),
+    ],
     "full": [_SINK, _queue("small", max_size_in_megabytes=1), _queue("in", forward_to="small")],
 }

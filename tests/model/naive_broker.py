@@ -122,7 +122,7 @@ class NaiveBroker:
         if entity.is_topic:
             self._fan_out(entity, content, ttl_ms, hops)
         elif entity.forward_to is not None:
-            self._forward(entity, content, ttl_ms, hops)
+            self._hand_on(entity, entity.forward_to, content, ttl_ms, hops)
         else:
             expires_ms = 0
             if ttl_ms < UNLIMITED_MS:
@@ -142,21 +142,23 @@ class NaiveBroker:
                 copies = _copies(subscription, content)
             except FilterFails as failure:
                 if d.dead_lettering_on_filter_evaluation_exceptions:
-                    self.bury(subscription, content, failure.kind, SOME_TEXT, {}, 0)
+                    self.bury(subscription, content, failure.kind, SOME_TEXT, {}, 0, hops)
                 continue
             for copy in copies:
                 if d.requires_session and copy.session_id is None:
-                    self.bury(subscription, copy, "Session id is null.", SOME_TEXT, {}, 0)
+                    reason = "Session id is null."
+                    self.bury(subscription, copy, reason, SOME_TEXT, {}, 0, hops)
                 else:
                     self._accept(subscription, copy, ttl_ms, hops)
 
-    def _forward(self, entity: NaiveEntity, content: Content, ttl_ms: int, hops: int) -> None:
+    def _hand_on(
+        self, entity: NaiveEntity, path: str, content: Content, ttl_ms: int, hops: int
+    ) -> None:
         if hops == HOPS_MAX:
             self._bury_transfer(entity, content, "MaxTransferHopCountExceeded")
             return
         try:
-            assert entity.forward_to is not None
-            target = self.entity(entity.forward_to)
+            target = self.entity(path)
             self.check(target, content)
         except Refused as refused:
             self._bury_transfer(entity, content, _transfer_reason(refused.kind))
@@ -171,21 +173,15 @@ class NaiveBroker:
 
     def bury(
         self, entity: NaiveEntity, content: Content, reason: str | None, description: str | None,
-        properties: dict[str, object], count: int,
+        properties: dict[str, object], count: int, hops: int = 0,
     ) -> None:  # fmt: skip
         content = content.buried(reason, description, properties, entity.path)
         path: str | None = getattr(entity.description, "forward_dead_lettered_messages_to", None)
         if path is None:
             message = NaiveMessage(content, "active", self.now_ms, count=count)
             self._place(entity.streams[DEAD], message)
-            return
-        try:
-            target = self.entity(path)
-            self.check(target, content)
-        except Refused as refused:
-            self._bury_transfer(entity, content, _transfer_reason(refused.kind))
-            return
-        self._accept(target, content, UNLIMITED_MS, 1)
+        else:
+            self._hand_on(entity, path, content, UNLIMITED_MS, hops)
 
     def expire(self, stream: NaiveStream, message: NaiveMessage) -> None:
         """The engine says that an expired message is gone."""

@@ -267,7 +267,7 @@ class Holder(Entity):
         if self.time_to_live_ms < ttl_ms:
             ttl_ms = self.time_to_live_ms
         if self.forward_to is not None:
-            self._forward(message, now_ms, ttl_ms, hops)
+            self._hand_on(message, self.forward_to, now_ms, ttl_ms, hops)
             return
         stream = self.main
         session_id = message.session_id() if stream.sessions is not None else None
@@ -283,10 +283,9 @@ class Holder(Entity):
         if message.fans_out and stored is message.stored:
             message.shared = stream.location(seq)
 
-    def _forward(self, message: Message, now_ms: int, ttl_ms: int, hops: int) -> None:
-        """Hand a message on (E9), or keep it in the transfer dead-letter queue (D8)."""
-        assert self.forward_to is not None
-        target = self.directory.find(self.forward_to)
+    def _hand_on(self, message: Message, path: str, now_ms: int, ttl_ms: int, hops: int) -> None:
+        """Forward a message (E9, D7), or keep it in the transfer dead-letter queue (D8)."""
+        target = self.directory.find(path)
         if hops >= limits.FORWARD_HOPS_MAX:
             self._bury_transfer(
                 message, now_ms, "MaxTransferHopCountExceeded",
@@ -296,7 +295,7 @@ class Holder(Entity):
         elif target is None:
             self._bury_transfer(
                 message, now_ms, "MessagingEntityNotFound",
-                f"The forwarding target '{self.forward_to}' does not exist.",
+                f"The forwarding target '{path}' does not exist.",
             )  # fmt: skip
         else:
             try:
@@ -342,19 +341,18 @@ class Holder(Entity):
         stream.remove(seq, records.DEAD_LETTERED)
         self.place_dead_letter(stored, now_ms, delivery_count)
 
-    def place_dead_letter(self, stored: bytes, now_ms: int, delivery_count: int) -> None:
+    def place_dead_letter(
+        self, stored: bytes, now_ms: int, delivery_count: int, hops: int = 0
+    ) -> None:
+        """`hops` is how often the message was forwarded on its way here.
+
+        It may die because of where it was forwarded to, and be forwarded there again: without
+        the count that would never end.
+        """
         if self.dead_letters_to is not None:
-            target = self.directory.find(self.dead_letters_to)
-            moved = Message(stored)
-            try:
-                if target is None:
-                    raise errors.entity_not_found(self.dead_letters_to)
-                target.check(moved)
-                target.accept(moved, now_ms, UNLIMITED_MS, 1)
-            except BusError as error:
-                self._bury_transfer(moved, now_ms, _reason(error), error.text)
-            return
-        self.stream(names.DEAD_LETTER_STREAM).place(stored, now_ms, 0, ACTIVE, delivery_count)
+            self._hand_on(Message(stored), self.dead_letters_to, now_ms, UNLIMITED_MS, hops)
+        else:
+            self.stream(names.DEAD_LETTER_STREAM).place(stored, now_ms, 0, ACTIVE, delivery_count)
 
     def dead_letter_locked(
         self, stream: Stream, lock: Lock, reason: str | None, description: str | None,
@@ -477,7 +475,7 @@ class Subscription(Holder):
                 else:
                     copies.append(rule.act(message, self.directory.new_uuid))
         except EvaluationError as failure:
-            self._filter_failed(message, failure.kind, str(failure), now_ms)
+            self._filter_failed(message, failure.kind, str(failure), now_ms, hops)
             return
         if plain:
             self._receive_copy(message, now_ms, ttl_ms, hops)
@@ -496,14 +494,16 @@ class Subscription(Holder):
         else:
             self.accept(message, now_ms, ttl_ms, hops)
             return
-        self.place_dead_letter(message.buried(reason, text, self.path), now_ms, 0)
+        self.place_dead_letter(message.buried(reason, text, self.path), now_ms, 0, hops)
 
-    def _filter_failed(self, message: Message, name: str, text: str, now_ms: int) -> None:
+    def _filter_failed(
+        self, message: Message, name: str, text: str, now_ms: int, hops: int
+    ) -> None:
         observer = self.kernel.observer
         if observer is not None:
             observer.tell(observations.FILTER_FAILED, self.main.number, text=f"{name}: {text}")
         if self.description.dead_lettering_on_filter_evaluation_exceptions:
-            self.place_dead_letter(message.buried(name, text, self.path), now_ms, 0)
+            self.place_dead_letter(message.buried(name, text, self.path), now_ms, 0, hops)
         else:
             self.filter_failures_total += 1
 

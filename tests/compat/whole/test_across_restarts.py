@@ -20,6 +20,7 @@ from proton.utils import BlockingConnection
 
 from tests.compat.whole.kit import (
     DEAD_LETTER,
+    TRANSFER_DEAD_LETTER,
     Bus,
     bodies,
     drain,
@@ -55,6 +56,34 @@ def test_e7_the_duplicate_window_outlives_the_broker(bus: Bus) -> None:
         with other.client() as client:
             send(client, queue, "a")
             assert bodies(drain(client, queue, 1)) == ["a"]
+
+
+def test_d7_a_dead_letter_that_comes_back_does_not_end_the_broker(bus: Bus) -> None:
+    """D7 D8: what a topic's subscription buries and sends to that topic again ends in its
+    transfer dead-letter queue, when it is sent and when it comes due at a start."""
+    with bus.another() as other:
+        topic, queue = other.topic(), other.queue()
+        subscription = other.subscription(
+            topic, requires_session=True, forward_dead_lettered_messages_to=topic
+        )
+        with other.client() as client, client.get_topic_sender(topic) as sender:
+            sender.send_messages(ServiceBusMessage("now"))
+            soon = datetime.now(UTC) + timedelta(seconds=1)
+            sender.schedule_messages(ServiceBusMessage("later"), soon)
+        other.broker.kill()
+        time.sleep(max(0.0, (soon - datetime.now(UTC)).total_seconds()))
+        for _ in range(2):
+            other.broker.start()
+            with other.client() as client:
+                send(client, queue, "served")
+                assert bodies(drain(client, queue, 1)) == ["served"]
+                receiver = client.get_subscription_receiver(
+                    topic, subscription, sub_queue=TRANSFER_DEAD_LETTER
+                )
+                with receiver:
+                    assert bodies(receiver.peek_messages(5)) == ["now", "later"]
+            other.broker.kill()
+        other.broker.start()
 
 
 def test_e5_scheduled_messages_across_a_restart(bus: Bus) -> None:

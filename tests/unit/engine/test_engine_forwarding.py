@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from engine_kit import LOCK_MS, Kit, payload, properties_of, refusal
 
 from twinbus.core import errors
-from twinbus.engine.entities import Queue
+from twinbus.core.descriptions import RuleDescription
+from twinbus.engine.entities import Holder, Queue
 
 TRANSFER = 2
 
@@ -158,6 +160,58 @@ def test_d7_d8_a_dead_letter_that_cannot_be_forwarded_is_kept() -> None:
     kit.wait(LOCK_MS)
     assert kit.bodies(source, TRANSFER) == [b"body"]
     assert kit.death(source, TRANSFER)[0] == "MessagingEntityNotFound"
+
+
+@pytest.mark.parametrize(
+    ("settings", "properties"),
+    [
+        ({"requires_session": True}, {}),
+        ({"rule": RuleDescription("fails", "sql", "1 / n = 1")}, {"n": 0}),
+        ({"rule": RuleDescription("big", action="SET b = a; SET c = a")}, {"a": "x" * 30_000}),
+    ],
+    ids=["no session id", "a filter that fails", "properties too large"],
+)
+@pytest.mark.parametrize(
+    ("length", "resting"),
+    [(0, "t/Subscriptions/s"), (1, "t/Subscriptions/s"), (2, "q1")],
+    ids=["at once", "over a queue", "over two queues"],
+)
+def test_d7_d3_dead_letters_do_not_go_round_in_circles(
+    settings: dict[str, Any], properties: dict[str, object], length: int, resting: str
+) -> None:
+    """What kills a message when a topic gets it kills it again when its dead letter comes back."""
+    kit = Kit()
+    topic = kit.topic()
+    back = "t"
+    for n in range(length):
+        kit.queue(f"q{n}", forward_to=back)
+        back = f"q{n}"
+    kit.subscription(forward_dead_lettered_messages_to=back, **settings)
+    kit.send(topic, payload(b"body", properties=properties))
+    kit.restart()
+    # Four forwards on, it rests where the fifth would have begun.
+    holder = kit.namespace.find(resting)
+    assert isinstance(holder, Holder)
+    assert kit.bodies(holder, TRANSFER) == [b"body"]
+    assert kit.death(holder, TRANSFER)[0] == "MaxTransferHopCountExceeded"
+    subscription = kit.namespace.subscription("t", "s")
+    assert (kit.bodies(subscription), kit.bodies(subscription, 1)) == ([], [])
+
+
+def test_d7_the_forwards_before_a_death_count() -> None:
+    """Each forward is one hop, that of a live message or that of its dead letter."""
+    kit = Kit()
+    first, *_, last = chain(kit, 3)
+    kit.topic()
+    kit.namespace.update_queue(replace(last.description, forward_to="t"), kit.now_ms)
+    graves = kit.queue("graves")
+    kit.subscription(requires_session=True, forward_dead_lettered_messages_to="graves")
+    kit.send(first, payload(b"four"))
+    assert kit.bodies(graves) == [b"four"]
+    kit.queue("q0", forward_to="q1")
+    kit.send(kit.namespace.queue("q0"), payload(b"five"))
+    assert kit.bodies(graves) == [b"four"]
+    assert kit.bodies(kit.namespace.subscription("t", "s"), TRANSFER) == [b"five"]
 
 
 def test_e9_forwarding_is_one_step_in_the_journal() -> None:
