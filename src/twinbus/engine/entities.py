@@ -66,7 +66,6 @@ class Entity(Owner):
         self.path = path
         #: Where its description lies in the journal.
         self.location = 0
-        self.accessed_ms = 0
         self.senders: dict[Attachment, None] = {}
         self.streams: dict[int, Stream] = {}
         #: The stream of the entity's own messages; a topic's holds only scheduled ones.
@@ -250,6 +249,7 @@ class Entity(Owner):
 
     def activate(self, stream: Stream, seq: int, now_ms: int) -> None:
         """A scheduled message is due: it gets a new number and today's date."""
+        self.accessed_ms = now_ms
         message = Message(stream.stored(seq))
         message.shared = stream.location(seq)
         stream.remove(seq, records.ACTIVATED)
@@ -300,6 +300,7 @@ class Holder(Entity):
         else:
             try:
                 target.check(message)
+                target.accessed_ms = now_ms
                 target.accept(message, now_ms, ttl_ms, hops + 1)
             except BusError as error:
                 self._bury_transfer(message, now_ms, _reason(error), error.text)

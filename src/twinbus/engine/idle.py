@@ -1,4 +1,9 @@
-"""AutoDeleteOnIdle: an entity that nobody uses removes itself (E3)."""
+"""AutoDeleteOnIdle: an entity that nobody uses removes itself (E3).
+
+Use is a send, also one forwarded to it, a receiver, a management operation, an update or a new
+rule: each leaves its time in `accessed_ms`. What lasts is looked at when the timer comes. A
+message that comes to a subscription is no use of it, else none would ever be idle.
+"""
 
 from collections.abc import Callable
 
@@ -30,10 +35,23 @@ class IdleTimer(Wakeable):
 
     def on_timer(self, now_ms: int) -> None:
         entity = self._entity
-        if any(stream.receivers for stream in entity.streams.values()):
-            entity.accessed_ms = now_ms
+        entity.accessed_ms = _used_ms(entity, now_ms)
         idle_ms = self.idle_ms()
         if idle_ms < UNLIMITED_MS and now_ms - entity.accessed_ms >= idle_ms:
             self._delete(entity.path)
         else:
             self.watch(now_ms)
+
+
+def _used_ms(entity: Entity, now_ms: int) -> int:
+    """When an entity was last used; a topic also by what is done with its subscriptions."""
+    # Forwarding is like a receiver that never leaves.
+    if entity.forward_to is not None or entity.main.due:
+        return now_ms
+    if any(stream.receivers for stream in entity.streams.values()):
+        return now_ms
+    used_ms = entity.accessed_ms
+    if isinstance(entity, Topic):
+        for subscription in entity.subscriptions.values():
+            used_ms = max(used_ms, _used_ms(subscription, now_ms))
+    return used_ms

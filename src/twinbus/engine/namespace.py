@@ -190,6 +190,7 @@ class Namespace(Directory):
             )
         made = Rule(replace(rule, created_ms=now_ms))
         subscription.rules[names.fold(rule.name)] = made
+        subscription.accessed_ms = now_ms
         self._write(subscription)
 
     def update_rule(self, subscription: Subscription, rule: RuleDescription) -> None:
@@ -262,6 +263,8 @@ class Namespace(Directory):
         elif isinstance(entity, Subscription):
             topic = self.topic(entity.description.topic)
             del topic.subscriptions[names.fold(entity.description.name)]
+            # What was done with it was done with its topic (E3).
+            topic.accessed_ms = max(topic.accessed_ms, entity.accessed_ms)
         self.kernel.log.append(records.entity_removed(entity.number))
         entity.remove()
 

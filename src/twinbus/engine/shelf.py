@@ -39,6 +39,8 @@ class Account:
         #: Payload bytes of all messages in its streams.
         self.bytes_used = 0
         self.meter = Meter()
+        #: When it was last used; while receivers are attached it is in use (E3).
+        self.accessed_ms = 0
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

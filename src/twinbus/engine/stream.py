@@ -99,6 +99,7 @@ class Stream(Shelf):
         if consumer in self.attached:
             del self.attached[consumer]
             self.receivers -= 1
+            self.account.accessed_ms = now_ms
         self.seekers.pop(consumer, None)
         if consumer.in_line:
             self.line.remove(consumer)

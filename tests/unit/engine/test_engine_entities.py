@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -9,11 +10,12 @@ from engine_kit import Kit, Taker, payload, refusal, section
 
 from twinbus.amqp.types import Symbol
 from twinbus.core import errors
-from twinbus.core.descriptions import AuthorizationRule
+from twinbus.core.descriptions import AuthorizationRule, RuleDescription
 from twinbus.core.errors import BusError
 from twinbus.core.units import MINUTE_MS
 from twinbus.engine.consumer import Attachment
 from twinbus.engine.message import take_in
+from twinbus.engine.settlement import PLAIN_COMPLETE
 
 IDLE_MS = 5 * MINUTE_MS
 
@@ -271,6 +273,128 @@ def test_e3_sends_and_receivers_keep_a_queue_alive() -> None:
     queue.main.detach(taker, kit.now_ms)
     kit.wait(IDLE_MS)
     assert kit.namespace.find("q") is None
+
+
+def every_minute(kit: Kit, passed_ms: int, do: Callable[[], object]) -> None:
+    for _ in range(passed_ms // MINUTE_MS):
+        do()
+        kit.wait(MINUTE_MS)
+
+
+def gone_after_idling(kit: Kit, path: str) -> bool:
+    """Tell whether an entity stays for as long as it may be idle, and then goes."""
+    kit.wait(IDLE_MS - 1)
+    assert kit.namespace.find(path) is not None
+    kit.wait(1)
+    return kit.namespace.find(path) is None
+
+
+@pytest.mark.parametrize("kind", ["queue", "topic"])
+def test_e3_a_scheduled_message_keeps_an_entity_until_it_is_due(kind: str) -> None:
+    kit = Kit()
+    settings = {"auto_delete_on_idle_ms": IDLE_MS}
+    entity = kit.queue("e", **settings) if kind == "queue" else kit.topic("e", **settings)
+    kit.send(entity, payload(due_ms=kit.now_ms + 12 * IDLE_MS - 1))
+    kit.wait(12 * IDLE_MS - 2)
+    assert kit.namespace.find("e") is entity
+    kit.wait(1)
+    assert gone_after_idling(kit, "e")
+
+
+def test_e3_a_cancelled_message_keeps_nothing() -> None:
+    kit = Kit()
+    queue = kit.queue(auto_delete_on_idle_ms=IDLE_MS)
+    kit.send(queue, payload(due_ms=kit.now_ms + 12 * IDLE_MS))
+    queue.main.cancel([1])
+    assert gone_after_idling(kit, "q")
+
+
+def test_e3_e9_what_forwards_is_in_use() -> None:
+    kit = Kit()
+    topic, target = kit.topic(), kit.queue("target")
+    kit.subscription(auto_delete_on_idle_ms=IDLE_MS, forward_to="target")
+    every_minute(kit, 3 * IDLE_MS, lambda: kit.send(topic, payload()))
+    assert len(kit.bodies(target)) == 3 * IDLE_MS // MINUTE_MS
+    kit.wait(3 * IDLE_MS)
+    subscription = kit.namespace.subscription("t", "s")
+    stays = replace(subscription.description, forward_to=None)
+    kit.namespace.update_subscription(stays, kit.now_ms)
+    assert gone_after_idling(kit, "t/Subscriptions/s")
+
+
+def test_e3_e9_a_target_is_used_by_what_is_forwarded_to_it() -> None:
+    kit = Kit()
+    target = kit.queue("target", auto_delete_on_idle_ms=IDLE_MS)
+    source = kit.queue("source", forward_to="target")
+    every_minute(kit, 3 * IDLE_MS, lambda: kit.send(source, payload()))
+    assert len(kit.bodies(target)) == 3 * IDLE_MS // MINUTE_MS
+    kit.send(source, payload())
+    assert gone_after_idling(kit, "target")
+
+
+def test_e3_d7_a_target_is_used_by_dead_letters() -> None:
+    kit = Kit()
+    kit.queue("graves", auto_delete_on_idle_ms=IDLE_MS)
+    kit.topic()
+    kit.subscription(requires_session=True, forward_dead_lettered_messages_to="graves")
+    topic = kit.namespace.topic("t")
+    every_minute(kit, 3 * IDLE_MS, lambda: kit.send(topic, payload()))
+    assert kit.namespace.find("graves") is not None
+
+
+def test_e3_a_receiver_that_leaves_has_used_the_queue() -> None:
+    kit = Kit()
+    queue = kit.queue(auto_delete_on_idle_ms=IDLE_MS)
+    kit.send(queue, payload(), payload())
+    taker = kit.taker(queue, credit=0)
+    kit.wait(IDLE_MS)
+    kit.wait(IDLE_MS - 2_000)
+    taker.ask()
+    kit.settle(queue, queue.main, taker.locks[0], PLAIN_COMPLETE)
+    queue.main.detach(taker, kit.now_ms)
+    assert gone_after_idling(kit, "q")
+
+
+def test_e3_a_receiver_of_dead_letters_counts_as_well() -> None:
+    kit = Kit()
+    queue = kit.queue(auto_delete_on_idle_ms=IDLE_MS)
+    taker = kit.taker(queue, 1, credit=0)
+    kit.wait(IDLE_MS)
+    kit.wait(IDLE_MS - 2_000)
+    taker.stream.detach(taker, kit.now_ms)
+    assert gone_after_idling(kit, "q")
+
+
+def test_e3_a_topic_is_used_through_its_subscriptions() -> None:
+    kit = Kit()
+    kit.topic(auto_delete_on_idle_ms=IDLE_MS)
+    subscription = kit.subscription()
+    taker = kit.taker(subscription, credit=0)
+    kit.wait(3 * IDLE_MS - 1)
+    assert taker.detached is None
+    subscription.main.detach(taker, kit.now_ms)
+    kit.wait(MINUTE_MS)
+    kit.namespace.create_rule(subscription, RuleDescription("new"), kit.now_ms)
+    kit.namespace.delete("t/Subscriptions/s")
+    assert gone_after_idling(kit, "t")
+
+
+def test_e3_a_new_rule_is_use() -> None:
+    kit = Kit()
+    kit.topic()
+    subscription = kit.subscription(auto_delete_on_idle_ms=IDLE_MS)
+    kit.wait(IDLE_MS - 1)
+    kit.namespace.create_rule(subscription, RuleDescription("new"), kit.now_ms)
+    assert gone_after_idling(kit, "t/Subscriptions/s")
+
+
+def test_e3_a_subscription_that_nobody_receives_from_goes() -> None:
+    """What comes to it is no use of it: temporary subscriptions would stay for good."""
+    kit = Kit()
+    topic = kit.topic()
+    kit.subscription(auto_delete_on_idle_ms=IDLE_MS)
+    every_minute(kit, IDLE_MS, lambda: kit.send(topic, payload()))
+    assert kit.namespace.find("t/Subscriptions/s") is None
 
 
 def test_e3_idleness_begins_anew_with_a_restart_and_can_be_switched_off() -> None:
