@@ -452,8 +452,9 @@ class MessageOperations(Machine):
         self.forget_transaction()
 
         def expect() -> None:
-            for entity, content in sends:
-                world.model.check(entity, content)
+            for n, (entity, content) in enumerate(sends):
+                before = [c for e, c in sends[:n] if e is entity and e.forward_to is None]
+                world.model.check(entity, content, sum(len(c.body) for c in before))
             for held, _ in locks:
                 world.model.held(held.model_stream, held.model_lock)
             for entity, content in sends:

@@ -74,7 +74,8 @@ class NaiveBroker:
 
     # --- sending ----------------------------------------------------------------------
 
-    def check(self, entity: NaiveEntity, content: Content) -> None:
+    def check(self, entity: NaiveEntity, content: Content, coming: int = 0) -> None:
+        """`coming` bytes are sent there in the same transaction before it."""
         d = entity.description
         if self.entities.get(entity.path) is not entity:
             raise Refused(errors.NOT_FOUND)
@@ -82,7 +83,7 @@ class NaiveBroker:
             raise Refused(errors.ENTITY_DISABLED)
         if isinstance(d, QueueDescription | TopicDescription):
             parts = [entity, *(self.subscriptions(entity) if entity.is_topic else [])]
-            if sum(e.body_bytes for e in parts) >= d.max_size_in_megabytes << 20:
+            if sum(e.body_bytes for e in parts) + coming >= d.max_size_in_megabytes << 20:
                 raise Refused(errors.QUOTA_EXCEEDED)
         if isinstance(d, QueueDescription) and d.requires_session and content.session_id is None:
             raise Refused(errors.NOT_ALLOWED)

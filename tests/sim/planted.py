@@ -75,7 +75,7 @@ def _transaction_split(_: Any) -> Callable[..., None]:
     def planted(self: Transaction, now_ms: int) -> None:
         for entity, message, _ in self._sends:
             entity.publish(message, now_ms)
-        for holder, stream, lock, settlement in self._settlements:
+        for lock, (holder, stream, settlement) in self._settlements.items():
             settlement.apply(holder, stream, lock, now_ms)
 
     return planted

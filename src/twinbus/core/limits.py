@@ -16,6 +16,12 @@ SESSION_STATE_BYTES_MAX = 256 * 1024
 # Forwarding (E9): the fourth hop is the last one allowed.
 FORWARD_HOPS_MAX = 4
 
+# Transactions (E10). As many messages as Azure lets one send; what they weigh waits in memory for
+# the commit, of all open transactions of a connection together as much as the largest message.
+TRANSACTION_MESSAGES_MAX = 100
+TRANSACTION_BYTES_MAX = LARGE_MESSAGE_BYTES_MAX
+TRANSACTIONS_MAX = 1_000
+
 # Topics.
 SUBSCRIPTIONS_MAX = 2_000
 RULES_MAX = 2_000

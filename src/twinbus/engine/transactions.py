@@ -5,7 +5,7 @@ and only if all of it holds is it done, in one go: its records stand in one batc
 journal, which is on disk whole or not at all.
 """
 
-from twinbus.core import errors
+from twinbus.core import errors, limits
 from twinbus.core.errors import BusError
 from twinbus.engine.consumer import Lock
 from twinbus.engine.entities import Entity, Holder
@@ -18,31 +18,124 @@ from twinbus.engine.stream import Stream
 class Transaction:
     def __init__(self) -> None:
         self._sends: list[tuple[Entity, Message, Tally | None]] = []
-        self._settlements: list[tuple[Holder, Stream, Lock, Settlement]] = []
+        self._settlements: dict[Lock, tuple[Holder, Stream, Settlement]] = {}
+        #: What the messages that wait for the commit weigh.
+        self.wire_bytes = 0
+        #: Why a send was refused whose sender was not told; the commit is refused for it.
+        self.refusal: BusError | None = None
 
     def send(self, entity: Entity, message: Message, tally: Tally | None = None) -> None:
         """Send with the commit; the message counts in `tally` then."""
-        entity.check(message)
+        self.check(entity, [message])
+        self.add(entity, message, tally)
+
+    def check(self, entity: Entity, messages: list[Message]) -> None:
+        """Refuse what cannot be sent, all of a batch or none of it (S6)."""
+        if len(self._sends) + len(messages) > limits.TRANSACTION_MESSAGES_MAX:
+            raise BusError(
+                errors.QUOTA_EXCEEDED,
+                f"Cannot send more than {limits.TRANSACTION_MESSAGES_MAX} messages in a single"
+                " transaction.",
+            )
+        for message in messages:
+            entity.check(message)
+
+    def add(self, entity: Entity, message: Message, tally: Tally | None) -> None:
+        """Take a checked message."""
         self._sends.append((entity, message, tally))
+        self.wire_bytes += message.wire_bytes
 
     def settle(
         self, holder: Holder, stream: Stream, lock: Lock, settlement: Settlement, now_ms: int
     ) -> None:
         settlement.check(stream, lock, now_ms)
-        if any(known[2] is lock for known in self._settlements):
+        if lock in self._settlements:
             raise BusError(
                 errors.NOT_ALLOWED, "The message is settled in this transaction already."
             )
-        self._settlements.append((holder, stream, lock, settlement))
+        self._settlements[lock] = (holder, stream, settlement)
 
     def commit(self, now_ms: int) -> None:
-        for entity, message, _ in self._sends:
-            entity.check(message)
-        for _, stream, lock, settlement in self._settlements:
+        if self.refusal is not None:
+            raise self.refusal
+        self._check_sends()
+        for lock, (_, stream, settlement) in self._settlements.items():
             settlement.check(stream, lock, now_ms)
         for entity, message, tally in self._sends:
             entity.publish(message, now_ms)
             if tally is not None:
                 tally.add(message.wire_bytes)
-        for holder, stream, lock, settlement in self._settlements:
+        for lock, (holder, stream, settlement) in self._settlements.items():
             settlement.apply(holder, stream, lock, now_ms)
+
+    def _check_sends(self) -> None:
+        """Refuse all when one is refused now, or when they do not fit together (E11)."""
+        coming: dict[Entity, int] = {}
+        for entity, message, _ in self._sends:
+            entity.check(message)
+            coming_bytes = coming.get(entity, 0)
+            _check_room(entity, coming_bytes)
+            coming[entity] = coming_bytes + len(message.stored)
+
+
+class Transactions:
+    """The open transactions of a connection."""
+
+    def __init__(self) -> None:
+        self.open: dict[bytes, Transaction] = {}
+        #: What is sent in all of them and waits for a commit.
+        self.wire_bytes = 0
+
+    def declare(self, txn_id: bytes) -> None:
+        if len(self.open) >= limits.TRANSACTIONS_MAX:
+            raise BusError(
+                errors.QUOTA_EXCEEDED,
+                f"A connection may have {limits.TRANSACTIONS_MAX} open transactions.",
+            )
+        self.open[txn_id] = Transaction()
+
+    def find(self, txn_id: bytes) -> Transaction:
+        transaction = self.open.get(txn_id)
+        if transaction is None:
+            raise BusError(errors.TRANSACTION_UNKNOWN, "There is no such open transaction.")
+        return transaction
+
+    def check(self, txn_id: bytes, entity: Entity, messages: list[Message]) -> None:
+        """Refuse what cannot be sent in a transaction, all of a batch or none of it (S6)."""
+        self.find(txn_id).check(entity, messages)
+        size = self.wire_bytes + sum([message.wire_bytes for message in messages])
+        if size > limits.TRANSACTION_BYTES_MAX:
+            raise BusError(
+                errors.QUOTA_EXCEEDED,
+                "What the open transactions of a connection send may have"
+                f" {limits.TRANSACTION_BYTES_MAX} bytes together: commit before you send more.",
+            )
+
+    def add(self, txn_id: bytes, entity: Entity, message: Message, tally: Tally | None) -> None:
+        """Take a checked message."""
+        self.open[txn_id].add(entity, message, tally)
+        self.wire_bytes += message.wire_bytes
+
+    def refuse(self, txn_id: bytes, error: BusError) -> None:
+        """A send was refused and nobody told: a commit, which promises it, is refused too."""
+        transaction = self.open.get(txn_id)
+        if transaction is not None:
+            transaction.refusal = error
+
+    def end(self, txn_id: bytes) -> Transaction:
+        transaction = self.find(txn_id)
+        del self.open[txn_id]
+        self.wire_bytes -= transaction.wire_bytes
+        return transaction
+
+
+def _check_room(entity: Entity, coming_bytes: int) -> None:
+    """Refuse one more message for an entity to which so many bytes are sent before it."""
+    # What is forwarded takes no room there.
+    if entity.forward_to is None and entity.size_bytes() + coming_bytes >= entity.bytes_max:
+        raise BusError(
+            errors.QUOTA_EXCEEDED,
+            f"The transaction sends more to '{entity.path}' than it has room for: that holds"
+            f" {entity.size_bytes()} of at most {entity.bytes_max} bytes. Nothing of the"
+            " transaction was done. Receive from it, or raise MaxSizeInMegabytes.",
+        )

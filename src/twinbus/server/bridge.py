@@ -30,11 +30,10 @@ from twinbus.engine.message import Message, take_in
 from twinbus.engine.observer import Tally
 from twinbus.engine.sessions import Session
 from twinbus.engine.stream import Stream
-from twinbus.engine.transactions import Transaction
+from twinbus.engine.transactions import Transactions
 
 # How much may wait for one socket before its receivers get no more.
 _OUTPUT_BYTES_MAX: Final = 1024 * 1024
-_TRANSACTIONS_MAX: Final = 1_000
 # Locks of links that are over, before those that were settled since are sorted out.
 _HELD_MAX: Final = 10_000
 
@@ -322,7 +321,7 @@ class Bridge(Handler):
         self.receivers: dict[Link, Receiver] = {}
         #: Locks of links that are over: they last as long as the connection does.
         self.held: list[tuple[Stream, Lock]] = []
-        self.transactions: dict[bytes, Transaction] = {}
+        self.transactions = Transactions()
 
     def client(self) -> str:
         """The name that the client goes by."""
@@ -395,11 +394,11 @@ class Bridge(Handler):
                 else:
                     self._send_batch(context, payload)
             except BusError as error:
-                self._refuse_transfer(link, delivery_id, settled, error)
+                self._refuse_transfer(link, delivery_id, settled, error, txn_id)
                 return
             except DecodeError as fault:
                 refusal = BusError(errors.DECODE_ERROR, f"The message is no AMQP message: {fault}")
-                self._refuse_transfer(link, delivery_id, settled, refusal)
+                self._refuse_transfer(link, delivery_id, settled, refusal, txn_id)
                 return
             if settled:
                 return
@@ -416,11 +415,14 @@ class Bridge(Handler):
             self._coordinate(link, delivery_id, settled, payload)
 
     def _refuse_transfer(
-        self, link: Link, delivery_id: int, settled: bool, error: BusError
-    ) -> None:
+        self, link: Link, delivery_id: int, settled: bool, error: BusError,
+        txn_id: bytes | None = None,
+    ) -> None:  # fmt: skip
         state = self.rejected(error, link.target.address or "link")
         if not settled:
             link.session.settle_incoming(delivery_id, delivery_id, state)
+        elif txn_id is not None:
+            self.transactions.refuse(txn_id, error)
 
     def on_too_large(self, link: Link, delivery_id: int, settled: bool, size: int) -> None:
         error = BusError(
@@ -451,35 +453,25 @@ class Bridge(Handler):
 
     # --- transactions -----------------------------------------------------------------
 
-    def _transaction(self, txn_id: bytes) -> Transaction:
-        transaction = self.transactions.get(txn_id)
-        if transaction is None:
-            raise BusError(errors.TRANSACTION_UNKNOWN, "There is no such open transaction.")
-        return transaction
-
     def _send_in_transaction(
         self, sender: Sender, message_format: int, payload: bytes, txn_id: bytes
     ) -> None:
-        transaction = self._transaction(txn_id)
-        for message in self._messages(message_format, payload):
-            transaction.send(sender.entity, message, sender.tally(message))
+        transactions = self.transactions
+        messages = self._messages(message_format, payload)
+        transactions.check(txn_id, sender.entity, messages)
+        for message in messages:
+            transactions.add(txn_id, sender.entity, message, sender.tally(message))
 
     def _coordinate(self, link: Link, delivery_id: int, settled: bool, payload: bytes) -> None:
         hub = self.hub
         try:
             request = outcomes.read_coordinator_request(payload)
             if request.is_declare:
-                if len(self.transactions) >= _TRANSACTIONS_MAX:
-                    raise BusError(
-                        errors.QUOTA_EXCEEDED,
-                        f"A connection may have {_TRANSACTIONS_MAX} open transactions.",
-                    )
                 txn_id = hub.kernel.dice(16)
-                self.transactions[txn_id] = Transaction()
+                self.transactions.declare(txn_id)
                 state = outcomes.declared(txn_id)
             else:
-                transaction = self._transaction(request.txn_id)
-                del self.transactions[request.txn_id]
+                transaction = self.transactions.end(request.txn_id)
                 state = ACCEPTED
                 if not request.fail:
                     hub.check_sends()
@@ -514,7 +506,7 @@ class Bridge(Handler):
         try:
             if outcome.txn_id is not None:
                 wanted = settlement.from_outcome(outcome)
-                transaction = self._transaction(outcome.txn_id)
+                transaction = self.transactions.find(outcome.txn_id)
                 transaction.settle(receiver.holder, receiver.stream, lock, wanted, hub.now_ms)
                 state = outcomes.transactional(outcome.txn_id, settlement.answer_to(outcome))
                 self._hold(receiver.stream, [lock])
@@ -594,5 +586,5 @@ class Bridge(Handler):
             for stream, lock in self.held:
                 stream.drop_lock(lock, self.hub.now_ms)
         self.held = []
-        self.transactions = {}
+        self.transactions = Transactions()
         self.touch()

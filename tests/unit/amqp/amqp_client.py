@@ -200,8 +200,9 @@ class Peer:
         state: object = None,
         aborted: bool = False,
         channel: int = 0,
+        message_format: int = 0,
     ) -> list[Frame]:
-        fields = [UInt(handle), UInt(delivery_id), tag, UInt(0), settled, more]
+        fields = [UInt(handle), UInt(delivery_id), tag, UInt(message_format), settled, more]
         fields += [None, state, None, aborted]
         return self.send(TRANSFER, fields, channel=channel, payload=payload)
 

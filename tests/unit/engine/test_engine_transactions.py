@@ -113,3 +113,70 @@ def test_e10_a_transaction_is_one_batch_of_the_journal() -> None:
     kit.log.records = kit.log.records[:written]
     kit.restart()
     assert kit.bodies(kit.namespace.queue("q")) == [b"body"]
+
+
+def test_e10_e11_what_does_not_fit_together_is_refused_whole() -> None:
+    kit = Kit()
+    inbox, small = kit.queue("in"), kit.queue("small", max_size_in_megabytes=1)
+    kit.send(inbox, payload(b"order"))
+    taker = kit.taker(inbox)
+    transaction = Transaction()
+    transaction.settle(inbox, inbox.main, taker.locks[0], PLAIN_COMPLETE, kit.now_ms)
+    for _ in range(6):
+        transaction.send(small, take_in(payload(bytes(200_000)), str))
+        transaction.send(inbox, take_in(payload(b"receipt"), str))
+    transaction.commit(kit.now_ms)
+    kit.settle_down()
+    # As with single sends, the one that fills it up is the last one taken.
+    assert len(kit.bodies(small)) == 6
+    kit.namespace.delete("small")
+    small = kit.queue("small", max_size_in_megabytes=1)
+    too_much = Transaction()
+    lock = kit.taker(inbox).locks[0]
+    too_much.settle(inbox, inbox.main, lock, PLAIN_COMPLETE, kit.now_ms)
+    for _ in range(7):
+        too_much.send(small, take_in(payload(bytes(200_000)), str))
+    error = refusal(lambda: too_much.commit(kit.now_ms))
+    assert error.kind is errors.QUOTA_EXCEEDED
+    assert "'small'" in error.text
+    assert kit.bodies(small) == []
+    inbox.main.check_lock(lock, kit.now_ms)
+
+
+def test_e10_e9_what_is_forwarded_takes_no_room_in_its_source() -> None:
+    kit = Kit()
+    target = kit.queue("target")
+    source = kit.queue("source", max_size_in_megabytes=1, forward_to="target")
+    transaction = Transaction()
+    for _ in range(10):
+        transaction.send(source, take_in(payload(bytes(200_000)), str))
+    transaction.commit(kit.now_ms)
+    assert len(kit.bodies(target)) == 10
+
+
+def test_e10_a_topic_is_as_full_as_its_subscriptions() -> None:
+    kit = Kit()
+    topic = kit.topic(max_size_in_megabytes=1)
+    subscription = kit.subscription()
+    kit.send(topic, payload(bytes(200_000)), payload(bytes(200_000)), payload(bytes(200_000)))
+    transaction = Transaction()
+    for _ in range(4):
+        transaction.send(topic, take_in(payload(bytes(200_000)), str))
+    assert refusal(lambda: transaction.commit(kit.now_ms)).kind is errors.QUOTA_EXCEEDED
+    assert len(kit.bodies(subscription)) == 3
+
+
+def test_e10_a_transaction_sends_a_hundred_messages_at_most() -> None:
+    kit = Kit()
+    queue = kit.queue()
+    transaction = Transaction()
+    for _ in range(99):
+        transaction.send(queue, take_in(payload(), str))
+    two = [take_in(payload(), str), take_in(payload(), str)]
+    error = refusal(lambda: transaction.check(queue, two))
+    assert error.kind is errors.QUOTA_EXCEEDED
+    assert "100 messages in a single transaction" in error.text
+    transaction.send(queue, two[0])
+    assert refusal(lambda: transaction.send(queue, two[1])).kind is errors.QUOTA_EXCEEDED
+    transaction.commit(kit.now_ms)
+    assert len(kit.bodies(queue)) == 100

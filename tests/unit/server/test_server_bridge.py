@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from tests.unit.amqp.amqp_client import DETACH, Peer, source
-from tests.unit.engine.engine_kit import Kit
-from twinbus.amqp.types import Described, Symbol, UInt
+from typing import Any
+
+import pytest
+
+from tests.unit.amqp.amqp_client import DETACH, DISPOSITION, Frame, Peer, source
+from tests.unit.engine.engine_kit import Kit, payload, section
+from twinbus.amqp.sections import BATCH_FORMAT
+from twinbus.amqp.types import Described, Symbol, UInt, ULong
 from twinbus.core.descriptions import AuthorizationRule
 from twinbus.core.errors import BusError
 from twinbus.engine.namespace import Namespace
@@ -72,3 +77,92 @@ def test_a_described_filter_means_the_same() -> None:
     peer.attach(0, receiver=True, source=session(Described(Symbol(SESSION_FILTER), "s1")))
     assert stream.sessions is not None
     assert [held.id for held in stream.sessions.held.values()] == ["s1"]
+
+
+class Work:
+    """A client with a sender to the queue `q` and an open transaction."""
+
+    def __init__(self, kit: Kit) -> None:
+        self.peer, self.bridge = connected(kit)
+        self._number = -1
+        self.peer.attach(0, receiver=False)
+        coordinator = Described(ULong(0x30), [None])
+        self.peer.attach(1, receiver=False, name="control", target=coordinator)
+        self.declare()
+
+    def declare(self) -> None:
+        self._transfer(1, section(0x77, Described(ULong(0x31), [None])))
+        self.txn_id = list(self.bridge.transactions.open)[-1]
+
+    def send(self, body: bytes, **options: Any) -> str:
+        """Send in the transaction; give what a refusal says."""
+        within = Described(ULong(0x34), [self.txn_id, None])
+        return refusal_in(self._transfer(0, body, state=within, **options))
+
+    def end(self, *, fails: bool = False) -> str:
+        discharge = Described(ULong(0x32), [self.txn_id, fails])
+        return refusal_in(self._transfer(1, section(0x77, discharge)))
+
+    def _transfer(self, handle: int, body: bytes, **options: Any) -> list[Frame]:
+        self._number += 1
+        return self.peer.transfer(handle, self._number, body, **options)
+
+
+def refusal_in(frames: list[Frame]) -> str:
+    for frame in frames:
+        if frame.code == DISPOSITION and frame.fields[4].descriptor == 0x25:
+            return str(frame.fields[4].value[0].value[1])
+    return ""
+
+
+def test_e10_uncommitted_messages_weigh_a_bounded_number_of_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """E10: over all open transactions of a connection; what has ended counts no more."""
+    kit = Kit()
+    queue = kit.queue()
+    work = Work(kit)
+    one = payload(b"x" * 1_000)
+    monkeypatch.setattr("twinbus.core.limits.TRANSACTION_BYTES_MAX", 3 * len(one))
+    assert [work.send(one), work.send(one)] == ["", ""]
+    work.declare()
+    assert work.send(one) == ""
+    assert "bytes together" in work.send(one)
+    assert work.end() == ""
+    work.declare()
+    assert work.send(one) == ""
+    assert work.end(fails=True) == ""
+    work.declare()
+    assert work.send(one) == ""
+    assert work.end() == ""
+    assert len(kit.bodies(queue)) == 2
+    work.peer.server.abort()
+    assert work.bridge.transactions.wire_bytes == 0
+
+
+def test_e10_s6_a_batch_in_a_transaction_is_refused_whole() -> None:
+    kit = Kit()
+    queue = kit.queue()
+    work = Work(kit)
+    parts = [section(0x75, payload(b"%d" % n)) for n in range(101)]
+    assert "100 messages" in work.send(b"".join(parts), message_format=BATCH_FORMAT)
+    assert work.send(b"".join(parts[:100]), message_format=BATCH_FORMAT) == ""
+    assert work.end() == ""
+    assert len(kit.bodies(queue)) == 100
+
+
+def test_e10_s5_a_commit_is_refused_for_a_send_that_nobody_heard_of() -> None:
+    """E10: whoever settles in advance learns of the refusal with the commit, which does nothing."""
+    kit = Kit()
+    queue = kit.queue()
+    work = Work(kit)
+    assert work.send(payload(), settled=True) == ""
+    assert work.send(b"no message", settled=True) == ""
+    assert "no AMQP message" in work.end()
+    assert kit.bodies(queue) == []
+    work.declare()
+    # Here the sender is told, and may commit the rest.
+    assert work.send(payload()) == ""
+    assert "no AMQP message" in work.send(b"no message")
+    assert work.end() == ""
+    assert len(kit.bodies(queue)) == 1

@@ -99,7 +99,7 @@ def test_e10_what_a_transaction_sends_counts_with_its_commit(kit: Kit) -> None:
     peer.attach(1, receiver=False, name="control", target=coordinator)
     for number, fails in ((0, True), (3, False)):
         peer.transfer(1, number, section(0x77, Described(ULong(0x31), [None])))
-        (txn_id,) = bridge.transactions
+        (txn_id,) = bridge.transactions.open
         within = Described(ULong(0x34), [txn_id, None])
         peer.transfer(0, number + 1, payload(), state=within)
         assert metered(kit, observations.SENT) == []
