@@ -38,6 +38,10 @@ _EXPIRING = {
     "default_message_time_to_live_ms": 3_000,
     "dead_lettering_on_message_expiration": True,
 }
+_ONCE = {
+    "requires_duplicate_detection": True,
+    "duplicate_detection_history_time_window_ms": 20_000,
+}
 
 LAYOUTS: dict[str, list[Made]] = {
     "one queue": [_SINK],
@@ -46,11 +50,7 @@ LAYOUTS: dict[str, list[Made]] = {
         _SINK,
         _queue("brief", **_EXPIRING),
         _queue("fleeting", default_message_time_to_live_ms=2_000),
-        _queue(
-            "once",
-            requires_duplicate_detection=True,
-            duplicate_detection_history_time_window_ms=20_000,
-        ),
+        _queue("once", **_ONCE),
     ],
     "more sessions": [
         _SINK,
@@ -73,12 +73,7 @@ LAYOUTS: dict[str, list[Made]] = {
     ],
     "topic that forwards": [
         _SINK,
-        _topic(
-            "news",
-            default_message_time_to_live_ms=5_000,
-            requires_duplicate_detection=True,
-            duplicate_detection_history_time_window_ms=20_000,
-        ),
+        _topic("news", default_message_time_to_live_ms=5_000, **_ONCE),
         _subscription("news", "on", forward_to="sink"),
         _subscription("news", "red", "red", forward_to="sink", **_EXPIRING),
         _subscription("news", "dead", "share", forward_dead_lettered_messages_to="sink"),
@@ -98,6 +93,16 @@ LAYOUTS: dict[str, list[Made]] = {
         _subscription("news", "again", forward_to="news"),
         _subscription("news", "kept", "red"),
         _queue("in", forward_to="news", forward_dead_lettered_messages_to="sink"),
+    ],
+    "forwarding to once": [
+        _SINK,
+        _queue("once", **_ONCE),
+        _queue("in", forward_to="once"),
+        _topic("news", **_ONCE),
+        _subscription("news", "on", forward_to="in"),
+        _subscription("news", "too", forward_to="once"),
+        _subscription("news", "again", "red", forward_to="news"),
+        _subscription("news", "dead", "share", forward_dead_lettered_messages_to="in"),
     ],
     "circle of the dead": [
         _SINK,

@@ -54,6 +54,8 @@ class NaiveBroker:
         self.sessions_lost: list[str] = []
         self.sessions_not_found: list[str] = []
         self.detached: list[str] = []
+        #: Through which entities the message at hand has come.
+        self._way: list[NaiveEntity] = []
 
     def step_on(self) -> None:
         """What is placed from now on comes after what was placed before."""
@@ -97,20 +99,26 @@ class NaiveBroker:
             self.publish(entity, content, due_ms)
 
     def publish(self, entity: NaiveEntity, content: Content, due_ms: int) -> None:
-        d = entity.description
         self._rank += 1
-        if getattr(d, "requires_duplicate_detection", False):
-            assert isinstance(d, QueueDescription | TopicDescription)
-            seen_ms = entity.history.get(content.message_id)
-            window_ms = d.duplicate_detection_history_time_window_ms
-            if seen_ms is not None and self.now_ms - seen_ms < window_ms:
-                return
-            entity.history[content.message_id] = self.now_ms
+        if self._is_duplicate(entity, content):
+            return
         if due_ms > self.now_ms:
             message = NaiveMessage(content, "scheduled", self.now_ms, due_ms=due_ms)
             self._place(entity.streams[MAIN], message)
         else:
             self._accept(entity, content, content.ttl_ms or UNLIMITED_MS, 0)
+
+    def _is_duplicate(self, entity: NaiveEntity, content: Content) -> bool:
+        d = entity.description
+        if not getattr(d, "requires_duplicate_detection", False):
+            return False
+        assert isinstance(d, QueueDescription | TopicDescription)
+        seen_ms = entity.history.get(content.message_id)
+        window_ms = d.duplicate_detection_history_time_window_ms
+        if seen_ms is not None and self.now_ms - seen_ms < window_ms:
+            return True
+        entity.history[content.message_id] = self.now_ms
+        return False
 
     def _place(self, stream: NaiveStream, message: NaiveMessage | None) -> None:
         stream.fresh.append((self._rank, message))
@@ -134,6 +142,7 @@ class NaiveBroker:
 
     def _fan_out(self, topic: NaiveEntity, content: Content, ttl_ms: int, hops: int) -> None:
         self._place(topic.streams[MAIN], None)
+        self._way.append(topic)
         for subscription in self.subscriptions(topic):
             if subscription.sends_off:
                 continue
@@ -151,6 +160,7 @@ class NaiveBroker:
                     self.bury(subscription, copy, reason, SOME_TEXT, {}, 0, hops)
                 else:
                     self._accept(subscription, copy, ttl_ms, hops)
+        self._way.pop()
 
     def _hand_on(
         self, entity: NaiveEntity, path: str, content: Content, ttl_ms: int, hops: int
@@ -164,7 +174,12 @@ class NaiveBroker:
         except Refused as refused:
             self._bury_transfer(entity, content, _transfer_reason(refused.kind))
             return
-        self._accept(target, content, ttl_ms, hops + 1)
+        self._way.append(entity)
+        # Neither dead letters nor what comes back in a circle is dropped (E7).
+        is_new = content.source is not None or target in self._way
+        if is_new or not self._is_duplicate(target, content):
+            self._accept(target, content, ttl_ms, hops + 1)
+        self._way.pop()
 
     # --- dead letters -----------------------------------------------------------------
 

@@ -82,6 +82,8 @@ class Entity(Owner):
         self.requires_session = False
         #: The message ids seen of late, where duplicates are detected (E7).
         self.history: DuplicateHistory | None = None
+        #: Set while a message goes from here to other entities.
+        self.is_handing_on = False
         self.removed = False
 
     def stream(self, which: int) -> Stream:
@@ -217,23 +219,37 @@ class Entity(Owner):
             meter.pings += 1
             # Proof that this entity would have taken a message; nobody ever receives it (P10).
             return 0
-        history = self.history
-        if history is not None:
-            key = message.message_id()
-            if history.seen(key, now_ms):
-                self._observe_duplicate(message)
-                return 0
-            history.remember(key, now_ms, self.kernel.log, self.main.number)
+        if self.history is not None and self._is_duplicate(message, now_ms):
+            return 0
         if message.scheduled_ms > now_ms:
             return self.schedule(message, now_ms)
         self.accept(message, now_ms, message.ttl_ms, 0)
         return 0
 
-    def _observe_duplicate(self, message: Message) -> None:
+    def take_forwarded(self, message: Message, now_ms: int, ttl_ms: int, hops: int) -> None:
+        """Take in a checked message that another entity forwards; it counts like a send (E3, E7).
+
+        Two are never dropped as duplicates: a dead letter, and what comes back in a circle, for
+        that is the same message still.
+        """
+        self.accessed_ms = now_ms
+        is_new = self.history is None or self.is_handing_on or message.is_dead_letter()
+        if is_new or not self._is_duplicate(message, now_ms):
+            self.accept(message, now_ms, ttl_ms, hops)
+
+    def _is_duplicate(self, message: Message, now_ms: int) -> bool:
+        """Tell whether a message's id is known here (E7); from now on it is."""
+        history = self.history
+        assert history is not None
+        key = message.message_id()
+        if not history.seen(key, now_ms):
+            history.remember(key, now_ms, self.kernel.log, self.main.number)
+            return False
         observer = self.kernel.observer
         if observer is not None:
             text = str(message.properties()[MESSAGE_ID])
             observer.tell(observations.DUPLICATE_DROPPED, self.main.number, text=text)
+        return True
 
     def publish_scheduled(self, message: Message, now_ms: int) -> int:
         """Schedule a checked message, even for a time that has passed; give its number."""
@@ -298,12 +314,15 @@ class Holder(Entity):
                 f"The forwarding target '{path}' does not exist.",
             )  # fmt: skip
         else:
+            came_back = self.is_handing_on
+            self.is_handing_on = True
             try:
                 target.check(message)
-                target.accessed_ms = now_ms
-                target.accept(message, now_ms, ttl_ms, hops + 1)
+                target.take_forwarded(message, now_ms, ttl_ms, hops + 1)
             except BusError as error:
                 self._bury_transfer(message, now_ms, _reason(error), error.text)
+            finally:
+                self.is_handing_on = came_back
 
     def forward_waiting(self, now_ms: int) -> None:
         """Hand on what waits here although the entity forwards (E9)."""
@@ -546,8 +565,13 @@ class Topic(Entity):
         message.keep_original_sequence(seq)
         message.fans_out = True
         view = View(message, self.directory.new_uuid)
-        for subscription in self.subscriptions.values():
-            subscription.receive_copies(message, view, now_ms, ttl_ms, hops)
+        came_back = self.is_handing_on
+        self.is_handing_on = True
+        try:
+            for subscription in self.subscriptions.values():
+                subscription.receive_copies(message, view, now_ms, ttl_ms, hops)
+        finally:
+            self.is_handing_on = came_back
 
 
 def _reason(error: BusError) -> str:

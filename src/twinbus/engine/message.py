@@ -105,6 +105,9 @@ class Message:
         """Note the number that it has here, unless it brought one along."""
         self.set_annotation(_ORIGINAL_SEQUENCE, self.original_sequence() or seq)
 
+    def is_dead_letter(self) -> bool:
+        return form.has_annotations(self.stored) and bool(form.annotation(self.stored, _SOURCE))
+
     def copy(self) -> "Message":
         """Another message with the same content, free to change."""
         copy = Message(self.stored)

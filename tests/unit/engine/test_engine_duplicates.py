@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from engine_kit import Kit, payload
 
 from twinbus.core.units import MINUTE_MS
@@ -9,6 +11,7 @@ from twinbus.engine.duplicates import DuplicateHistory
 from twinbus.engine.entities import Queue
 
 WINDOW_MS = 10 * MINUTE_MS
+TRANSFER = 2
 
 
 def dup_queue(kit: Kit, **settings: object) -> Queue:
@@ -86,6 +89,85 @@ def test_e7_scheduled_messages_are_seen_when_they_are_sent() -> None:
     kit.send(queue, payload(b"2", message_id="x"))
     kit.wait(1_000)
     assert kit.bodies(queue) == [b"1"]
+
+
+def test_e7_e9_a_forwarded_message_counts_like_a_sent_one() -> None:
+    kit = Kit()
+    target = dup_queue(kit)
+    source = kit.queue("source", forward_to="q")
+    kit.send(source, payload(b"1", message_id="x"), payload(b"2", message_id="x"))
+    kit.send(target, payload(b"3", message_id="x"), payload(b"4", message_id="y"))
+    kit.send(source, payload(b"5", message_id="y"))
+    assert kit.bodies(target) == [b"1", b"4"]
+    kit.restart()
+    kit.send(kit.namespace.queue("source"), payload(b"6", message_id="x"))
+    assert kit.bodies(kit.namespace.queue("q")) == [b"1", b"4"]
+    kit.wait(WINDOW_MS)
+    kit.send(kit.namespace.queue("source"), payload(b"7", message_id="x"))
+    assert kit.bodies(kit.namespace.queue("q")) == [b"1", b"4", b"7"]
+    assert kit.bodies(kit.namespace.queue("source"), TRANSFER) == []
+
+
+def test_e7_e9_what_reaches_a_target_by_two_ways_is_there_once() -> None:
+    kit = Kit()
+    target = dup_queue(kit)
+    topic = kit.topic()
+    kit.subscription("one", forward_to="q")
+    kit.subscription("other", forward_to="q")
+    kit.send(topic, payload(message_id="x"))
+    assert len(kit.bodies(target)) == 1
+
+
+def test_e7_e9_what_waited_and_what_was_scheduled() -> None:
+    """Detected when they come to the target, not when they were sent to the source."""
+    kit = Kit()
+    target, source = dup_queue(kit), kit.queue("source")
+    kit.send(source, payload(b"1", message_id="x"), payload(b"2", message_id="x"))
+    kit.send(source, payload(b"3", message_id="x", due_ms=kit.now_ms + 1_000))
+    kit.namespace.update_queue(replace(source.description, forward_to="q"), kit.now_ms)
+    kit.wait(1_000)
+    assert kit.bodies(target) == [b"1"]
+    assert kit.bodies(source) == []
+
+
+def test_e7_d7_a_dead_letter_is_never_a_duplicate() -> None:
+    """It is the last copy of its message: nor does it keep out what is sent later."""
+    kit = Kit()
+    topic, graves = kit.topic(), dup_queue(kit)
+    kit.queue("way", forward_to="q")
+    kit.subscription("one", requires_session=True, forward_dead_lettered_messages_to="q")
+    kit.subscription("two", requires_session=True, forward_dead_lettered_messages_to="way")
+    kit.send(topic, payload(b"dead", message_id="x"))
+    kit.send(graves, payload(b"sent", message_id="x"))
+    kit.send(topic, payload(b"dead too", message_id="x"))
+    expected = [b"dead", b"dead", b"sent", b"dead too", b"dead too"]
+    assert kit.bodies(graves) == expected
+
+
+def test_e7_d8_what_was_refused_is_not_remembered() -> None:
+    kit = Kit()
+    target = dup_queue(kit)
+    source = kit.queue("source", forward_to="q")
+    kit.namespace.update_queue(replace(target.description, status="Disabled"), kit.now_ms)
+    kit.send(source, payload(message_id="x"))
+    kit.namespace.update_queue(replace(target.description, status="Active"), kit.now_ms)
+    assert source.resubmit(source.stream(TRANSFER), [1], kit.now_ms) == 1
+    assert len(kit.bodies(target)) == 1
+
+
+def test_e7_d8_a_message_in_a_circle_is_no_duplicate_of_itself() -> None:
+    """It would be gone without a trace: its forwards are counted instead."""
+    kit = Kit()
+    topic = kit.topic(requires_duplicate_detection=True)
+    subscription = kit.subscription(forward_to="t")
+    kit.send(topic, payload(b"1", message_id="x"), payload(b"2", message_id="x"))
+    assert kit.bodies(subscription, TRANSFER) == [b"1"]
+    queue, other = dup_queue(kit), kit.queue("other", forward_to="q")
+    kit.send(queue, payload(b"3", due_ms=kit.now_ms + 1_000))
+    kit.namespace.update_queue(replace(queue.description, forward_to="other"), kit.now_ms)
+    kit.wait(1_000)
+    assert kit.bodies(queue, TRANSFER) == [b"3"]
+    assert kit.bodies(other, TRANSFER) == []
 
 
 def test_e7_without_detection_nothing_is_remembered() -> None:
