@@ -24,7 +24,6 @@ def connection(broker: Broker) -> Iterator[BlockingConnection]:
         timeout=WAIT,
         user=KEY_NAME,
         password=KEY,
-        allowed_mechs="PLAIN",
         allow_insecure_mechs=True,
     )
     yield opened

@@ -20,7 +20,9 @@ _RESPONSE: Final = 0x43
 
 _PLAIN: Final = "PLAIN"
 # All but PLAIN prove nothing here: their claims come later, as tokens over $cbs.
-_MECHANISMS: Final = ["ANONYMOUS", _PLAIN, "MSSBCBS", "EXTERNAL"]
+_OFFERED: Final = ["ANONYMOUS", _PLAIN, "MSSBCBS"]
+# Not offered: a client that has a password and sees it may prefer it, and be nobody.
+_TAKEN: Final = [*_OFFERED, "EXTERNAL"]
 
 _OK: Final = 0
 _REFUSED: Final = 1
@@ -36,7 +38,7 @@ class SaslServer:
         self.user: str | None = None
 
     def mechanisms(self) -> bytes:
-        offered = AmqpArray([Symbol(name) for name in _MECHANISMS], ARRAY_OF_SYMBOL)
+        offered = AmqpArray([Symbol(name) for name in _OFFERED], ARRAY_OF_SYMBOL)
         return sasl_frame(b"\x00\x53\x40" + encode_list([encode(offered)]))
 
     def receive(self, buf: bytes, pos: int, end: int) -> bytes:
@@ -45,7 +47,7 @@ class SaslServer:
         fields = Fields(buf, at, end)
         if code == _INIT and not self._awaits_response:
             mechanism = fields.text(0) or ""
-            if mechanism not in _MECHANISMS:
+            if mechanism not in _TAKEN:
                 return self._outcome(False)
             if mechanism != _PLAIN:
                 return self._outcome(True)

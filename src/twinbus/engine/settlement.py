@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from twinbus.amqp import outcomes
+from twinbus.amqp import codec, outcomes
 from twinbus.amqp.outcomes import ACCEPTED, REJECTED, RELEASED, Outcome
-from twinbus.core import errors
+from twinbus.core import errors, limits
 from twinbus.core.errors import BusError
 from twinbus.engine.consumer import Lock
 from twinbus.engine.entities import Holder
@@ -49,12 +49,33 @@ class Settlement:
                 self.properties[str(key)] = value
 
     def check(self, stream: Stream, lock: Lock, now_ms: int) -> None:
-        """Refuse what cannot be done (R5, D1)."""
+        """Refuse what cannot be done (R5, D1, E4)."""
         stream.check_lock(lock, now_ms)
+        if self.properties or self.reason or self.description:
+            self._check_size(stream, lock)
         if self.what == DEAD_LETTER and not stream.is_main:
             raise BusError(
                 errors.NOT_ALLOWED,
                 f"Nothing can be dead-lettered from '{stream.path}': complete it instead.",
+            )
+
+    def _check_size(self, stream: Stream, lock: Lock) -> None:
+        """What is set must fit, like what is sent. A dead letter is moved once and for all: what
+        it has already does not keep it from dying."""
+        if self.what == DEAD_LETTER:
+            size = len(self.reason or "") + len(self.description or "")
+            for name, value in self.properties.items():
+                size += len(str(name)) + len(codec.encode(value))
+        else:
+            message = Message(stream.stored(lock.seq))
+            message.merge_properties(self.properties)
+            message.measure()
+            size = message.header_bytes
+        if size > limits.HEADER_BYTES_MAX:
+            raise BusError(
+                errors.MESSAGE_TOO_LARGE,
+                f"The message's properties (size {size} bytes) would exceed the limit"
+                f" ({limits.HEADER_BYTES_MAX} bytes). The message stays as it is.",
             )
 
     def apply(self, holder: Holder, stream: Stream, lock: Lock, now_ms: int) -> None:
@@ -69,7 +90,7 @@ class Settlement:
                 stream, lock, self.reason, self.description, self.properties, now_ms
             )
         else:
-            stream.check_lock(lock, now_ms)
+            self.check(stream, lock, now_ms)
             stored: bytes | None = None
             if self.properties:
                 message = Message(stream.stored(lock.seq))

@@ -266,7 +266,7 @@ class Management:
         stream = self._stream()
         locks = [self._lock(token) for token in dict.fromkeys(body["lock-tokens"])]
         for lock in locks:
-            stream.check_lock(lock, self._hub.now_ms)
+            wanted.check(stream, lock, self._hub.now_ms)
         for lock in locks:
             wanted.apply(holder, stream, lock, self._hub.now_ms)
 
