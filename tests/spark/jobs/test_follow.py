@@ -10,6 +10,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.jobs import faults, synthetic
+from tests.spark.jobs.handmade import Capture
 from twinbus.spark.jobs.capture_frames import read_capture
 from twinbus.spark.jobs.catalogue import Tables, run
 from twinbus.spark.jobs.follow import FollowError, follow, write_tables
@@ -84,6 +85,26 @@ def test_a_crash_and_a_late_file_change_nothing_l2(
     assert_same(spark, "audit", root, out)
 
 
+@pytest.mark.parametrize("job", ["latency", "failovers"])
+def test_a_capture_with_nothing_for_the_job_is_followed_l2(
+    spark: SparkSession, tmp_path: Path, job: str
+) -> None:
+    """A broker was started and made a queue; the first message comes a file later."""
+    root, out = tmp_path / "capture", tmp_path / "out"
+    quiet, busy = Capture(node="quiet"), Capture(node="busy")
+    quiet.add("started", 0)
+    quiet.add("entity_put", 1, entity="orders", stream=4)
+    quiet.add("heartbeat", 5)
+    quiet.write(root)
+    to_the_end(spark, job, root, out)
+    assert_same(spark, job, root, out)
+    busy.add("sent", 6, entity="orders", stream=4, size=10, units=1)
+    busy.add("delivered", 7, entity="orders", stream=4, seq=1, delivery_count=0)
+    busy.write(root)
+    to_the_end(spark, job, root, out)
+    assert_same(spark, job, root, out)
+
+
 def test_a_state_that_is_not_the_checkpoints_is_refused_l2(
     spark: SparkSession, clean: Clean, tmp_path: Path
 ) -> None:
@@ -95,8 +116,7 @@ def test_a_state_that_is_not_the_checkpoints_is_refused_l2(
         if number == 0:
             to_the_end(spark, "cost", root, out)
             shutil.copytree(out / "state" / "0", out / "old")
-            first = spark.read.parquet(str(out / "old")).selectExpr("* except (state_batch)")
-            other = first.selectExpr("*", "cast(7 as long) as state_batch")
+            other = spark.read.parquet(str(out / "old")).replace(0, 7, ["state_of_batch"])
             other.write.mode("overwrite").parquet(str(out / "state" / "0"))
     query = follow(spark, "cost", [str(root)], str(out), availableNow=True)
     with pytest.raises(StreamingQueryException, match=FollowError.__name__):

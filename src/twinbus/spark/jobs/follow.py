@@ -3,8 +3,9 @@
 Enters: the roots of captures, a job, a directory. Leaves: the job's tables, written anew
 after each batch of files. What is kept between batches is what `merge` gave last. It lives in
 two places in turn: batch n reads the place of n - 1 and writes its own, so that a batch that
-is run again after a crash finds what it found the first time. Merging does not depend on
-order, so files may come late.
+is run again after a crash finds what it found the first time. One row more says which batch it
+is of, because a job may have found nothing yet. Merging does not depend on order, so files may
+come late.
 """
 
 from collections.abc import Callable
@@ -19,7 +20,8 @@ from twinbus.spark.jobs.catalogue import JOBS, Report, Tables
 
 # Takes the tables of the report and the number of the batch.
 Publish = Callable[[Tables, int], None]
-_BATCH: Final = "state_batch"
+# Null in all rows of a state but one, which has nothing else.
+_BATCH: Final = "state_of_batch"
 
 
 class FollowError(RuntimeError):
@@ -50,8 +52,9 @@ def follow(
             partial = job.partial(rows)
             if batch > 0:
                 partial = _state(session, out, batch - 1).unionByName(partial)
-            merged = job.merge(partial).withColumn(_BATCH, F.lit(batch).cast("long"))
-            merged.write.mode("overwrite").parquet(_place(out, batch))
+            mark = session.range(batch, batch + 1, 1, 1).toDF(_BATCH)
+            state = job.merge(partial).unionByName(mark, allowMissingColumns=True)
+            state.write.mode("overwrite").parquet(_place(out, batch))
             deliver(make_report(_state(session, out, batch)), batch)
 
     writer = stream_capture(spark, *roots, files_per_trigger=files_per_trigger).writeStream
@@ -76,10 +79,10 @@ def _place(out: str, batch: int) -> str:
 
 def _state(spark: SparkSession, out: str, batch: int) -> DataFrame:
     state = spark.read.parquet(_place(out, batch))
-    found = state.select(F.max(_BATCH)).first()
+    found = state.select(F.max(_BATCH)).first() if _BATCH in state.columns else None
     if found is None or found[0] != batch:
         raise FollowError(
             f"{_place(out, batch)} does not hold the state of batch {batch}, which the "
             f"checkpoint goes on from. Remove {out} to begin anew."
         )
-    return state.drop(_BATCH)
+    return state.where(F.col(_BATCH).isNull()).drop(_BATCH)
