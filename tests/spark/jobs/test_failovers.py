@@ -14,7 +14,7 @@ from tests.spark.jobs.handmade import Capture, at
 from twinbus.spark.jobs import failovers
 from twinbus.spark.jobs.capture_frames import read_capture
 from twinbus.spark.jobs.catalogue import Tables
-from twinbus.spark.jobs.failover_events import outages
+from twinbus.spark.jobs.failover_events import Outage, outages
 
 BACKLOG = "primary/x-servicebus-transfer/3"
 
@@ -76,6 +76,7 @@ def test_an_outage_has_all_its_moments_l2(answers: Tables) -> None:
     }  # fmt: skip
     assert {name: utc(row[name]) for name in moments} == {n: at(s) for n, s in moments.items()}
     assert (row.state, row.error, row.number, row.clients) == ("drained", "timed out", 1, 1)
+    assert row.not_back == 0
     assert (row.pings, row.pings_failed) == (2, 1)
     assert (row.backlogged, row.returned, row.dead_lettered, row.left) == (5, 4, 1, 0)
     assert (row.high_water, utc(row.high_water_at)) == (5, at(30))
@@ -104,6 +105,22 @@ def test_the_backlog_is_told_by_the_second_l2(answers: Tables) -> None:
     assert [row.depth for row in other] == [1]
 
 
+def told_of(events: list[dict[str, Any]]) -> list[Outage]:
+    return outages(
+        line | {"ts": datetime.fromisoformat(line["ts"]), "error": line.get("error")}
+        for line in events
+    )
+
+
+def outage(second: float, client: str, ended: float | None) -> list[dict[str, Any]]:
+    """What a client tells of an outage; one that was killed tells no end."""
+    begun = [
+        event("EntitySuspected", second, client, error="x"),
+        event("EntityFailedOver", second + 5, client, error="x"),
+    ]
+    return begun if ended is None else [*begun, event("EntityRecovered", ended, client)]
+
+
 def test_clients_that_fail_over_together_have_one_outage() -> None:
     told = [
         event("EntitySuspected", 10, "a", error="x"),
@@ -115,12 +132,47 @@ def test_clients_that_fail_over_together_have_one_outage() -> None:
         event("EntitySuspected", 50, "a", error="x"),
         event("EntityFailedOver", 60, "a", error="x"),
     ]
-    found = outages(
-        line | {"ts": datetime.fromisoformat(line["ts"]), "error": line.get("error")}
-        for line in told
-    )
+    found = told_of(told)
     assert [(o.suspected, o.engaged, o.recovered, o.until) for o in found] == [
         (at(10), at(20), at(35), at(50)),
         (at(50), at(60), None, None),
     ]
     assert [sorted(o.clients) for o in found] == [["a", "b"], ["a"]]
+
+
+@pytest.mark.parametrize("killed", ["job-17", "web"])
+def test_a_client_that_was_killed_does_not_join_later_outages_l2(killed: str) -> None:
+    """Its name may come back with the next process."""
+    day = 86_400
+    told = [*outage(0, killed, None), *outage(1, "worker", 60), *outage(day, "web", day + 60)]
+    found = told_of(told)
+    assert [(o.suspected, o.engaged, o.recovered, o.until) for o in found] == [
+        (at(0), at(5), at(60), at(day)),
+        (at(day), at(day + 5), at(day + 60), None),
+    ]
+    assert [(o.clients, o.not_back) for o in found] == [
+        ({killed, "worker"}, {killed}),
+        ({"web"}, set()),
+    ]
+
+
+def test_only_clients_that_were_killed_leave_an_outage_without_an_end_l2() -> None:
+    """Nobody was there to see it end; a day later is another outage, minutes later is not."""
+    minute, day = 60, 86_400
+    told = [
+        *outage(0, "a", None),
+        *outage(20 * minute, "b", None),
+        *outage(day, "b", day + 60),
+    ]
+    assert [(o.suspected, o.recovered, sorted(o.not_back)) for o in told_of(told)] == [
+        (at(0), None, ["a", "b"]),
+        (at(day), at(day + 60), []),
+    ]
+
+
+def test_a_client_that_still_pings_keeps_an_outage_open_l2() -> None:
+    """One client is back, another is heard of later and is not."""
+    told = [*outage(0, "a", 30), *outage(1, "b", None), event("PingSent", 61, "b", error="x")]
+    assert [(o.recovered, o.not_back) for o in told_of(told)] == [(None, {"b"})]
+    told.append(event("EntityRecovered", 121, "b"))
+    assert [(o.recovered, o.not_back) for o in told_of(told)] == [(at(121), set())]

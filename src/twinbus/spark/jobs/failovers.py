@@ -25,11 +25,11 @@ _EVENTS: Final = (
     "queue string, count long, failed_over_ms long"
 )
 _OUTAGES: Final = (
-    "pair string, path string, number int, state string, clients int, error string, "
-    "last_success timestamp, suspected timestamp, engaged timestamp, cleared timestamp, "
-    "recovered timestamp, drained timestamp, pings int, pings_failed int, first_ping timestamp, "
-    "last_ping timestamp, backlogged long, returned long, dead_lettered long, left long, "
-    "high_water long, high_water_at timestamp"
+    "pair string, path string, number int, state string, clients int, not_back int, "
+    "error string, last_success timestamp, suspected timestamp, engaged timestamp, "
+    "cleared timestamp, recovered timestamp, drained timestamp, pings int, pings_failed int, "
+    "first_ping timestamp, last_ping timestamp, backlogged long, returned long, "
+    "dead_lettered long, left long, high_water long, high_water_at timestamp"
 )
 _STEPS: Final = (
     "pair string, path string, number int, position int, step string, at timestamp, "
@@ -219,7 +219,8 @@ def _row(
     return {
         "pair": outage.pair, "path": outage.path, "number": number,
         "state": _state(outage, bool(mine), drained), "clients": len(outage.clients),
-        "error": outage.error, "last_success": last_success, "suspected": outage.suspected,
+        "not_back": len(outage.not_back), "error": outage.error,
+        "last_success": last_success, "suspected": outage.suspected,
         "engaged": outage.engaged, "cleared": outage.cleared, "recovered": outage.recovered,
         "drained": drained, "pings": len(times),
         "pings_failed": sum(not answered for _, answered in outage.pings),
