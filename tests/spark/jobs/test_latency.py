@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from tests.spark.jobs import duckdb_answers, synthetic
 from tests.spark.jobs.conftest import kept
+from tests.spark.jobs.handmade import Capture, at
 from twinbus.spark.jobs import latency
 from twinbus.spark.jobs.capture_frames import read_capture
 from twinbus.spark.jobs.catalogue import Tables
@@ -69,3 +70,17 @@ def test_lost_locks_and_redeliveries_are_counted_l2(clean: Clean, answers: Table
     )
     assert found == expected
     assert found[2] > 0
+
+
+def test_a_dead_letter_is_counted_once_though_its_properties_changed_l2(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    capture = Capture()
+    for op, second in (("enqueued", 0), ("replaced", 10), ("replaced", 20), ("completed", 100)):
+        capture.add(op, second, entity="orders/$DeadLetterQueue", stream=5, seq=1,
+                    enqueued_ts=at(0))  # fmt: skip
+    rows = read_capture(spark, str(capture.write(tmp_path)))
+    found = latency.report(latency.merge(latency.partial(rows)))["entities"].collect()
+    assert [(row.measure, row.messages, row.max_ms) for row in found] == [
+        ("dead_letter", 1, 100_000)
+    ]
