@@ -370,12 +370,21 @@ def test_merging_hides_no_gap(written: WrittenJournal, root: Path, tmp_path: Pat
     assert missing_lsns(list_files(to)) == [(first, last)]
 
 
-def test_merging_refuses_a_copied_file_and_its_own_root(
-    written: WrittenJournal, root: Path, tmp_path: Path
+@pytest.mark.parametrize("to", [".", "merged", "date=2026-03-01", "../link/merged", ".."])
+def test_l1_merging_refuses_a_root_that_readers_of_the_other_would_see(
+    to: str, written: WrittenJournal, root: Path
 ) -> None:
+    """Every row would be read twice."""
     files_on_days(written, root, 1)
+    (root.parent / "link").symlink_to(root)
+    before = sorted(root.parent.rglob("*"))
     with pytest.raises(CaptureError, match="root of their own"):
-        compact(root, root)
+        compact(root, root / to)
+    assert sorted(root.parent.rglob("*")) == before
+
+
+def test_merging_refuses_a_copied_file(written: WrittenJournal, root: Path, tmp_path: Path) -> None:
+    files_on_days(written, root, 1)
     file = list_files(root)[1]
     name = f"node-{file.first_lsn - 1:020}-{file.last_lsn:020}.parquet"
     (file.path.parent / name).write_bytes(file.path.read_bytes())

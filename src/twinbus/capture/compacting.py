@@ -37,8 +37,7 @@ def compact(
     on_written: Callable[[CaptureFile], None] = lambda file: None,
 ) -> list[CaptureFile]:
     """Merge what `to` does not have yet; give the files written."""
-    if to.resolve() == root.resolve():
-        raise CaptureError("the merged files need a root of their own: name another directory")
+    _need_apart(root.resolve(), to.resolve())
     written: list[CaptureFile] = []
     with held(to):
         files = _new_files(root, to, accept_gap=accept_gap)
@@ -49,6 +48,15 @@ def compact(
             on_written(merged)
             written.append(merged)
     return written
+
+
+def _need_apart(root: Path, to: Path) -> None:
+    """Readers take all files below a root: neither may see the other's rows."""
+    if to.is_relative_to(root) or root.is_relative_to(to):
+        raise CaptureError(
+            "the merged files need a root of their own: name a directory that is not in"
+            f" {root} and does not hold it"
+        )
 
 
 def _new_files(root: Path, to: Path, *, accept_gap: bool) -> list[CaptureFile]:
