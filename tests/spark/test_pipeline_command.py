@@ -61,6 +61,15 @@ def test_l2_an_audit_names_what_is_wrong_and_exits_with_1(tmp_path: Path) -> Non
     ]  # fmt: skip
 
 
+def test_l2_an_audit_of_nothing_says_so_and_exits_with_1(tmp_path: Path) -> None:
+    capture = tmp_path / "capture"
+    capture.mkdir()
+    process = start("audit", capture, tmp_path / "out")
+    said, err = process.communicate(timeout=200)
+    assert process.returncode == 1, err
+    assert "Audit: nothing captured" in said
+
+
 @pytest.mark.long
 def test_l2_follow_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     """Two runs that follow see what one run over everything would have seen."""
