@@ -33,6 +33,8 @@ _SIMPLE: Final[dict[pa.DataType, T.DataType]] = {
 # Spark forgets files that are older than the newest by this much; a capture is to be read
 # whole, however late a file comes.
 _FILE_AGE_MAX: Final = "3650d"
+_HOUR_US: Final = 3_600_000_000
+_DAY_US: Final = 24 * _HOUR_US
 _reads: Final = itertools.count()
 _kept: ContextVar[list[DataFrame] | None] = ContextVar("kept", default=None)
 
@@ -97,6 +99,22 @@ def stream_capture(
     for other in streams[1:]:
         rows = rows.unionByName(other)
     return rows
+
+
+def day_of(time: Column) -> Column:
+    """The UTC day of a time. Spark's `to_date` goes by the session's zone, which is its owner's
+    to choose; a day of a report is the same for all."""
+    return F.date_from_unix_date((_begin_us(time, _DAY_US) / F.lit(_DAY_US)).cast("int"))
+
+
+def hour_of(time: Column) -> Column:
+    """When the UTC hour of a time began; a zone's may begin half an hour off."""
+    return F.timestamp_micros(_begin_us(time, _HOUR_US))
+
+
+def _begin_us(time: Column, length_us: int) -> Column:
+    micros = F.unix_micros(time)
+    return micros - F.pmod(micros, F.lit(length_us))
 
 
 def keep(rows: DataFrame) -> DataFrame:

@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from twinbus.capture.schema import OPERATIONS
-from twinbus.spark.jobs.capture_frames import keep
+from twinbus.spark.jobs.capture_frames import day_of, keep
 from twinbus.spark.tariff import Tariff, load_tariff
 
 # SPEC P11: one long poll of 15 minutes after the other, on each of 10 backlog queues.
@@ -33,7 +33,7 @@ def partial(rows: DataFrame) -> DataFrame:
     units = F.when(F.col("op") == _HOME, _units(F.col("size"))).otherwise(F.col("units"))
     named = counted.select(
         "namespace", "entity", F.col("consumer").alias("client"), F.col("op").alias("kind"),
-        F.to_date("ts").alias("day"), F.col("count").cast("long").alias("operations"),
+        day_of(F.col("ts")).alias("day"), F.col("count").cast("long").alias("operations"),
         units.cast("long").alias("units"), F.col("size").alias("bytes"),
         F.col("ts").alias("first"), F.col("ts").alias("last"),
     )  # fmt: skip

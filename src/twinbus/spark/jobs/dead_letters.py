@@ -11,7 +11,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from twinbus.spark.jobs.capture_frames import keep, shaped
+from twinbus.spark.jobs.capture_frames import day_of, keep, shaped
 from twinbus.spark.jobs.message_pairs import ARRIVAL, END, KEYS, halves, joined
 
 SAMPLES: Final = 5
@@ -94,8 +94,8 @@ def _resolved(letters: DataFrame) -> DataFrame:
     seconds = F.greatest(F.lit(0.0), _seconds("ended") - _seconds("arrived"))
     of_sums = {
         "namespace": F.col("namespace"), "entity": F.col("entity"), "how": F.col("how"),
-        "reason": _reason(), "family": _family(), "arrived_day": F.to_date("arrived"),
-        "ended_day": F.to_date("ended"), "number": F.lit(1), "seconds": seconds,
+        "reason": _reason(), "family": _family(), "arrived_day": day_of(F.col("arrived")),
+        "ended_day": day_of(F.col("ended")), "number": F.lit(1), "seconds": seconds,
         "seconds_max": seconds,
     }  # fmt: skip
     nothing = F.lit(None)
@@ -198,7 +198,7 @@ def _trend(letters: DataFrame, resolved: DataFrame) -> DataFrame:
         named = day.alias("day"), arrived.alias("arrived"), gone.alias("resolved")
         return rows.select("namespace", "entity", "reason", *named)
 
-    still = moves(letters, F.to_date("arrived"), one, zero)
+    still = moves(letters, day_of(F.col("arrived")), one, zero)
     came = moves(resolved, F.col("arrived_day"), number, zero)
     left = moves(resolved, F.col("ended_day"), zero, number)
     whole = still.unionByName(came).unionByName(left)

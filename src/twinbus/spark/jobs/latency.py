@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from twinbus.capture.schema import TERMINAL
-from twinbus.spark.jobs.capture_frames import keep
+from twinbus.spark.jobs.capture_frames import hour_of, keep
 
 PERCENTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 # What is measured.
@@ -33,7 +33,7 @@ _KEYS: Final = ("namespace", "entity", "hour", "measure", "bucket")
 
 
 def partial(rows: DataFrame) -> DataFrame:
-    hour = F.date_trunc("hour", "ts").alias("hour")
+    hour = hour_of(F.col("ts")).alias("hour")
     ends = rows.where(F.col("enqueued_ts").isNotNull() & F.col("op").isin(*TERMINAL))
     born, first, end = (_ms(F.col(name)) for name in ("enqueued_ts", "first_delivered_ts", "ts"))
     whole = F.when(F.lower("entity").like(_GRAVE), F.lit(IN_DEAD_LETTER)).when(
