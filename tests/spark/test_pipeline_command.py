@@ -91,6 +91,19 @@ def test_l2_follow_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     assert 0 < sent(before) < sent(after) == story.sent
 
 
+@pytest.mark.long
+def test_l2_follow_refuses_another_capture_in_the_same_place(tmp_path: Path) -> None:
+    one, other, out = tmp_path / "one", tmp_path / "other", tmp_path / "out"
+    generate(one, 1_000)
+    generate(other, 1_000)
+    _follow_until(start("cost", one, out, "--follow", "--json"), lambda found: True)
+    process = start("cost", other, out, "--follow")
+    _, err = process.communicate(timeout=200)
+    assert process.returncode == 2, err
+    assert f"holds what was found in {one}" in err
+    assert "Traceback" not in err
+
+
 def _follow_until(
     process: subprocess.Popen[str], enough: Callable[[dict[str, Any]], bool]
 ) -> dict[str, Any]:

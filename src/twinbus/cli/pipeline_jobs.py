@@ -47,6 +47,7 @@ class Order:
 def run(order: Order, engine: Engine) -> int:
     """Do it; gives the exit code: 1 for an audit that is not clean, else 0."""
     need_spark()
+    from twinbus.spark.jobs.follow import FollowError
     from twinbus.spark.report import making
     from twinbus.spark.tariff import TariffError
 
@@ -59,7 +60,7 @@ def run(order: Order, engine: Engine) -> int:
                 return _follow(session, order, sources, steps)
             with steps("Computing"):
                 tables = making.compute(session, order.job, sources)
-        except TariffError as error:
+        except (TariffError, FollowError) as error:
             raise CommandError(str(error), USAGE) from error
         with steps("Writing tables"):
             found = making.write(order.job, tables, order.out)

@@ -105,6 +105,32 @@ def test_a_capture_with_nothing_for_the_job_is_followed_l2(
     assert_same(spark, job, root, out)
 
 
+def test_a_state_goes_on_with_its_own_captures_only_l2(spark: SparkSession, tmp_path: Path) -> None:
+    """Others would be added to it; other spellings and another order are no others."""
+    one, two, other = (tmp_path / name for name in ("one", "two", "other"))
+    for root, sends in ((one, 3), (two, 4), (other, 10)):
+        capture = Capture(node=root.name)
+        for second in range(sends):
+            capture.add("sent", second, entity="orders", stream=4, size=1, units=1)
+        capture.write(root)
+    (tmp_path / "link").symlink_to(one)
+
+    def sent(*roots: Path) -> int:
+        out = tmp_path / "out"
+        query = follow(spark, "cost", [str(root) for root in roots], str(out), availableNow=True)
+        assert query.awaitTermination(200)
+        return sum(row.operations for row in spark.read.parquet(str(out / "totals")).collect())
+
+    assert sent(one, two) == 7
+    for wrong in ((one, other), (one,), (one, two, other)):
+        with pytest.raises(FollowError, match=f"holds what was found in {one}, {two}"):
+            sent(*wrong)
+    later = Capture(node="later")
+    later.add("sent", 9, entity="orders", stream=4, size=1, units=1)
+    later.write(two)
+    assert sent(two, tmp_path / "link", one / ".." / "one") == 8
+
+
 def test_a_state_that_is_not_the_checkpoints_is_refused_l2(
     spark: SparkSession, clean: Clean, tmp_path: Path
 ) -> None:

@@ -4,13 +4,16 @@ Enters: the roots of captures, a job, a directory. Leaves: the job's tables, wri
 after each batch of files. What is kept between batches is what `merge` gave last. It lives in
 two places in turn: batch n reads the place of n - 1 and writes its own, so that a batch that
 is run again after a crash finds what it found the first time. One row more says which batch it
-is of, because a job may have found nothing yet. Merging does not depend on order, so files may
-come late.
+is of, because a job may have found nothing yet. Beside it stands which captures it is of: those
+of others would be added to it. Merging does not depend on order, so files may come late.
 """
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
@@ -22,10 +25,11 @@ from twinbus.spark.jobs.catalogue import JOBS, Report, Tables
 Publish = Callable[[Tables, int], None]
 # Null in all rows of a state but one, which has nothing else.
 _BATCH: Final = "state_of_batch"
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 class FollowError(RuntimeError):
-    """The state of a stream does not fit its checkpoint."""
+    """The state of a stream does not fit its checkpoint, or the captures."""
 
 
 def follow(
@@ -41,8 +45,10 @@ def follow(
 ) -> StreamingQuery:
     """Start following captures under `roots`. `out` gets `state`, `checkpoint` and, unless
     `publish` does something else with them, one directory of Parquet for each table.
-    `trigger` is Spark's: `availableNow=True`, `processingTime="10 seconds"`."""
+    `trigger` is Spark's: `availableNow=True`, `processingTime="10 seconds"`. What is in `out`
+    goes on with the same roots only, however they are spelled."""
     job = JOBS[name]
+    roots = _known_roots(spark, out, roots)
     make_report = report or job.report
     deliver = publish or write_tables(out)
 
@@ -71,6 +77,28 @@ def write_tables(out: str) -> Publish:
             table.coalesce(1).write.mode("overwrite").parquet(f"{out}/{name}")
 
     return publish
+
+
+def _known_roots(spark: SparkSession, out: str, roots: list[str]) -> list[str]:
+    """The roots as Spark is to see them: it knows a file by its path, and a directory by its
+    place among the others."""
+    given = sorted({root if _SCHEME.match(root) else str(Path(root).resolve()) for root in roots})
+    place = f"{out}/state/roots"
+    try:
+        kept = sorted(row["root"] for row in spark.read.schema("root string").json(place).collect())
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_NOT_FOUND":
+            raise
+        kept = []
+    if kept and kept != given:
+        raise FollowError(
+            f"{out} holds what was found in {', '.join(kept)}, and this is about "
+            f"{', '.join(given)}. Write to another directory, or remove {out} to begin anew."
+        )
+    if not kept:
+        rows = spark.createDataFrame([(root,) for root in given], "root string")
+        rows.coalesce(1).write.mode("overwrite").json(place)
+    return given
 
 
 def _place(out: str, batch: int) -> str:
