@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -176,3 +177,38 @@ def test_a_client_that_still_pings_keeps_an_outage_open_l2() -> None:
     assert [(o.recovered, o.not_back) for o in told_of(told)] == [(None, {"b"})]
     told.append(event("EntityRecovered", 121, "b"))
     assert [(o.recovered, o.not_back) for o in told_of(told)] == [(at(121), set())]
+
+
+def test_pairs_that_share_a_secondary_have_backlogs_of_their_own_l2(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Both primaries have a queue `orders`; only what waited for one of them came home."""
+    secondary = Capture("backup")
+    lines = []
+    for primary, stream, number, sent in (("eu", 4, 2, 5), ("us", 8, 30, 7)):
+        queue = f"{primary}/x-servicebus-transfer/0"
+        for seq in range(1, number + 1):
+            secondary.add("enqueued", 20 + seq / 10, entity=queue, stream=stream, seq=seq,
+                          correlation="orders")  # fmt: skip
+        home = Capture(primary, node=primary)
+        home.add("sent", sent, entity="orders", stream=4, units=1, size=10)
+        home.write(tmp_path / primary)
+        told = [*outage(10, "web", 40), event("MessagesBacklogged", 21, "web", queue=queue)]
+        lines += [line | {"pair": f"shop {primary}"} for line in told]
+    for seq in (1, 2):
+        secondary.add("completed", 50, entity="eu/x-servicebus-transfer/0", stream=4, seq=seq)
+    secondary.write(tmp_path / "backup")
+    events = tmp_path / "events.jsonl"
+    events.write_text("\n".join(map(json.dumps, lines)) + "\n")
+    rows = read_capture(spark, *(str(tmp_path / name) for name in ("eu", "us", "backup")))
+    merged = failovers.merge(failovers.partial(rows))
+    tables = failovers.report(merged, failovers.read_events(spark, str(events)))
+    columns = ("pair", "state", "backlogged", "returned", "left", "high_water")
+    found = tables["outages"].collect()
+    assert [tuple(row[name] for name in columns) for row in found] == [
+        ("shop eu", "drained", 2, 2, 0, 2),
+        ("shop us", "draining", 30, 0, 30, 30),
+    ]
+    assert [utc(row.last_success) for row in found] == [at(5), at(7)]
+    ends = {row.primary: row.depth for row in tables["backlog"].collect()}
+    assert ends == {"eu": 0, "us": 30}

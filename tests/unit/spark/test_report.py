@@ -57,7 +57,8 @@ TABLES: dict[str, dict[str, list[dict[str, Any]]]] = {
             }
         ],
         "backlog": [
-            {"path": HOSTILE, "second": at(3 + n), "depth": 10 - abs(10 - n)} for n in range(20)
+            {"primary": "eu", "path": HOSTILE, "second": at(3 + n), "depth": 10 - abs(10 - n)}
+            for n in range(20)
         ],
     },
     "latency": {

@@ -5,12 +5,17 @@ wrote. The events tell when an outage was noticed, when failover engaged and whe
 the captures tell when sends last succeeded, what went into the backlog and when it was empty
 again. Leaves: the outages, their steps with messages and seconds, and the backlog over time.
 
+A backlog queue's name begins with its primary, and several primaries may share a secondary (P8).
+Which one a pair means is known by the queues that its events name.
+
 The backlog is counted by the second, arrivals before departures: its high-water mark is never
 too low, and exact while nothing drains.
 """
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
@@ -38,7 +43,7 @@ _STEPS: Final = (
 # A partial: sends by the second (kind sent, pinged), messages in backlog queues that lack a
 # half (kind message), and those that are whole as a curve by the second (kind curve).
 _COLUMNS: Final = {
-    **dict.fromkeys(("kind", *KEYS, *ARRIVAL, *END), "string"),
+    **dict.fromkeys(("kind", "primary", *KEYS, *ARRIVAL, *END), "string"),
     "stream": "long", "seq": "long", "arrived": "timestamp", "ended": "timestamp",
     "second": "timestamp", "first": "timestamp", "last": "timestamp", "came": "long",
     "went": "long", "died": "long",
@@ -91,10 +96,11 @@ def report(merged: DataFrame, events: DataFrame | None = None) -> dict[str, Data
     backlog = keep(_backlog(merged))
     told = events.where(F.col("event").isin(*TOLD)).collect() if events is not None else []
     found = outages(row.asDict() | {"ts": _utc(row["ts"])} for row in told)
-    successes = _last_successes(merged, found)
+    named = _primaries(events) if events is not None else {}
+    successes = _last_successes(merged, found, named)
     curves = _curves(backlog, found)
     rows = [
-        _row(number, outage, successes.get(index), curves.get(outage.path, []))
+        _row(number, outage, successes.get(index), _curve_of(outage, curves, named))
         for index, (number, outage) in enumerate(_numbered(found))
     ]
     steps = [step for row in rows for step in _steps(row)]
@@ -102,7 +108,7 @@ def report(merged: DataFrame, events: DataFrame | None = None) -> dict[str, Data
     return {
         "outages": spark.createDataFrame([tuple(row[n] for n in names) for row in rows], _OUTAGES),
         "steps": spark.createDataFrame(steps, _STEPS),
-        "backlog": backlog.orderBy("namespace", "path", "second"),
+        "backlog": backlog.orderBy("namespace", "primary", "path", "second"),
     }
 
 
@@ -119,6 +125,19 @@ def _shaped(rows: DataFrame) -> DataFrame:
     return shaped(rows, _COLUMNS)
 
 
+def _primary() -> Column:
+    return F.lower(F.split("entity", "/").getItem(0)).alias("primary")
+
+
+def _primaries(events: DataFrame) -> dict[str, set[str]]:
+    """The primaries of each pair: one, unless pairs were given the same name."""
+    queues = events.where("queue like '%/%'").select("pair", "queue").distinct().collect()
+    named: dict[str, set[str]] = {}
+    for row in queues:
+        named.setdefault(row["pair"] or "", set()).add(row["queue"].split("/")[0].lower())
+    return named
+
+
 def _curve(messages: DataFrame) -> DataFrame:
     """Each message as a coming and a going."""
     zero, one = F.lit(0), F.lit(1)
@@ -130,61 +149,73 @@ def _curve(messages: DataFrame) -> DataFrame:
                  died.alias("died")),
     )  # fmt: skip
     exploded = messages.select(
-        F.lit("curve").alias("kind"), "namespace", "correlation", F.explode(moves).alias("move")
-    )
+        F.lit("curve").alias("kind"), "namespace", _primary(), "correlation",
+        F.explode(moves).alias("move"),
+    )  # fmt: skip
     at = F.col("move.at")
     return _shaped(
         exploded.select(
-            "kind", "namespace", "correlation", F.date_trunc("second", at).alias("second"),
-            at.alias("first"), at.alias("last"), "move.came", "move.went", "move.died",
+            "kind", "namespace", "primary", "correlation",
+            F.date_trunc("second", at).alias("second"), at.alias("first"), at.alias("last"),
+            "move.came", "move.went", "move.died",
         )
     )  # fmt: skip
 
 
 def _backlog(merged: DataFrame) -> DataFrame:
-    """Of each entity: what waited for it in the backlog, second by second."""
+    """Of each entity of each primary: what waited for it in the backlog, second by second."""
     waiting = merged.where("kind = 'message' and arrived is not null").select(
-        "namespace", "correlation", _second("arrived").alias("second"),
+        "namespace", _primary(), "correlation", _second("arrived").alias("second"),
         F.col("arrived").alias("last"), F.lit(1).cast("long").alias("came"),
         F.lit(0).cast("long").alias("went"), F.lit(0).cast("long").alias("died"),
     )  # fmt: skip
     known = merged.where("kind = 'curve'").select(*waiting.columns)
     path = F.coalesce("correlation", F.lit("(not said)")).alias("path")
-    moves = known.unionByName(waiting).groupBy("namespace", path, "second").agg(
+    moves = known.unionByName(waiting).groupBy("namespace", "primary", path, "second").agg(
         F.sum("came").alias("came"), F.sum("went").alias("went"), F.sum("died").alias("died"),
         F.max("last").alias("last"),
     )  # fmt: skip
-    so_far = Window.partitionBy("namespace", "path").orderBy("second")
+    so_far = Window.partitionBy("namespace", "primary", "path").orderBy("second")
     depth = F.sum(F.col("came") - F.col("went")).over(so_far)
     return moves.withColumn("depth", depth).withColumn("peak", F.col("depth") + F.col("went"))
 
 
-def _last_successes(merged: DataFrame, found: list[Outage]) -> dict[int, datetime]:
+def _last_successes(
+    merged: DataFrame, found: list[Outage], named: dict[str, set[str]]
+) -> dict[int, datetime]:
     """Of each outage: the last send to the entity before it. A namespace that holds backlog
-    queues is a secondary; its own entities do not count, unless it is the only one."""
+    queues is a secondary; its own entities do not count, unless it is the only one. Where one
+    goes by the name of the pair's primary, only that one counts."""
     if not found:
         return {}
     spark = merged.sparkSession
-    secondary = merged.where("kind in ('curve', 'message') and namespace is not null")
     sends = merged.where("kind = 'sent'").select("namespace", "entity", "first", "last")
-    homes = {row["namespace"] for row in sends.select("namespace").distinct().collect()}
-    homes -= {row["namespace"] for row in secondary.select("namespace").distinct().collect()}
-    if homes:
-        sends = sends.where(F.col("namespace").isin(*homes))
-    asked = spark.createDataFrame(
-        [(index, outage.path, outage.suspected) for index, outage in enumerate(found)],
-        "number int, path string, suspected timestamp",
+    everywhere = _namespaces(sends)
+    homes = everywhere - _namespaces(merged.where("kind in ('curve', 'message')")) or everywhere
+    asked = [
+        (index, home, outage.path, outage.suspected)
+        for index, outage in enumerate(found)
+        for home in ({h for h in homes if h.lower() in named.get(outage.pair, ())} or homes)
+    ]
+    wanted = spark.createDataFrame(
+        asked, "number int, home string, path string, suspected timestamp"
     )
     before = F.when(F.col("last") <= F.col("suspected"), F.col("last")).when(
         F.col("first") <= F.col("suspected"), F.col("first")
     )
-    is_same = F.lower("path") == F.lower("entity")
-    best = sends.join(F.broadcast(asked), is_same).groupBy("number").agg(F.max(before).alias("at"))
+    is_same = (F.lower("path") == F.lower("entity")) & (F.col("home") == F.col("namespace"))
+    joined_sends = sends.join(F.broadcast(wanted), is_same)
+    best = joined_sends.groupBy("number").agg(F.max(before).alias("at"))
     return {row["number"]: _utc(row["at"]) for row in best.collect() if row["at"]}
 
 
+def _namespaces(rows: DataFrame) -> set[str]:
+    named = rows.where("namespace is not null").select("namespace").distinct()
+    return {row["namespace"] for row in named.collect()}
+
+
 def _curves(backlog: DataFrame, found: list[Outage]) -> dict[str, list[Any]]:
-    """The backlog of the entities that had outages, in order of time."""
+    """The backlogs of the entities that had outages, by path, in order of time."""
     paths = sorted({outage.path for outage in found})
     mine = backlog.where(F.col("path").isin(*paths)).orderBy("second")
     curves: dict[str, list[Any]] = {}
@@ -192,6 +223,30 @@ def _curves(backlog: DataFrame, found: list[Outage]) -> dict[str, list[Any]]:
         point = row.asDict() | {name: _utc(row[name]) for name in ("second", "last")}
         curves.setdefault(row["path"], []).append(point)
     return curves
+
+
+def _curve_of(
+    outage: Outage, curves: dict[str, list[Any]], named: dict[str, set[str]]
+) -> list[Any]:
+    """What waited for the entity of the outage's own pair. A pair whose events name no queue,
+    because its client was killed too soon, has what no other pair can claim."""
+    own = named.get(outage.pair)
+    others = set().union(*named.values())
+    points = [
+        point
+        for point in curves.get(outage.path, [])
+        if (point["primary"] in own if own else point["primary"] not in others)
+    ]
+    whole, depth = [], 0
+    for second, same in groupby(points, itemgetter("second")):
+        rows = list(same)
+        came, went, died = (sum(row[name] for row in rows) for name in ("came", "went", "died"))
+        depth += came - went
+        whole.append({
+            "second": second, "last": max(row["last"] for row in rows), "came": came,
+            "went": went, "died": died, "depth": depth, "peak": depth + went,
+        })  # fmt: skip
+    return whole
 
 
 def _numbered(found: list[Outage]) -> Iterator[tuple[int, Outage]]:

@@ -93,9 +93,10 @@ def _failovers(tables: Tables) -> list[str]:
     outages = tables.get("outages", ())
     depths: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for row in tables.get("backlog", ()):
-        depths[str(row["path"])].append((seconds(row["second"]), float(row["depth"])))
-    most = sorted(depths, key=lambda path: -max(depth for _, depth in depths[path]))
-    curves = {path: depths[path] for path in most[: charts.COLOURS]}
+        name = f"{row['path']} ({row['primary']})"
+        depths[name].append((seconds(row["second"]), float(row["depth"])))
+    most = sorted(depths, key=lambda name: -max(depth for _, depth in depths[name]))
+    curves = {name: depths[name] for name in most[: charts.COLOURS]}
     said = f"Outages: {len(outages)}." if outages else "No entity has failed over."
     return [
         paragraph(said),
