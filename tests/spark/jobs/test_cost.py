@@ -10,9 +10,11 @@ from pyspark.sql import SparkSession
 
 from tests.spark.jobs import duckdb_answers, faults, synthetic
 from tests.spark.jobs.conftest import kept
+from tests.spark.jobs.handmade import Capture
 from twinbus.spark.jobs import cost
 from twinbus.spark.jobs.capture_frames import read_capture
 from twinbus.spark.jobs.catalogue import Tables, run
+from twinbus.spark.report import making
 from twinbus.spark.tariff import Tariff, TariffError, load_tariff
 
 Clean = tuple[Path, synthetic.Story]
@@ -62,6 +64,28 @@ def test_idle_calls_are_predicted_by_p11_c3(spark: SparkSession, clean: Clean) -
     assert sum(row.measured for row in rows) == bursts
     other = cost.report(merged, queues=2, poll_seconds=60)["idle"].collect()
     assert other[0].predicted == pytest.approx(other[0].seconds_seen / 60 * 2)
+
+
+def test_what_is_shown_of_many_clients_is_the_whole_sum_c1(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More rows by client than a report shows; sums by entity and day have them all."""
+    monkeypatch.setattr(making, "ROWS_MAX", 40)
+    capture = Capture()
+    for number in range(120):
+        entity = f"q{number % 10}"
+        capture.add("sent", number, entity=entity, stream=4, size=1, units=1 + (number % 10 == 9),
+                    consumer=f"c{number}")  # fmt: skip
+    sources = making.Sources([str(capture.write(tmp_path / "capture"))])
+    found = making.write("cost", making.compute(spark, "cost", sources), tmp_path / "out")
+    assert (len(found["operations"]), found["operations"].total) == (40, 120)
+    assert [(row["entity"], row["operations"]) for row in found["entities"]] == [
+        (f"q{number}", 12) for number in range(10)
+    ]
+    assert [(row["entity"], row["units"]) for row in found["entity_days"]] == [
+        ("others", 36), ("q9", 24), *((f"q{number}", 12) for number in range(6)),
+    ]  # fmt: skip
+    assert sum(row["units"] for row in found["days"]) == 132
 
 
 def test_a_second_reading_sees_what_came_since_l2(

@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from twinbus.spark.report import charts, pages, terminal
+from twinbus.spark.report.page import FirstRows
 
 HOSTILE = "<script>alert('x')</script>\"&'"
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -37,6 +38,9 @@ def operations(entity: str) -> list[dict[str, Any]]:
 TABLES: dict[str, dict[str, list[dict[str, Any]]]] = {
     "cost": {
         "operations": operations(HOSTILE),
+        "entities": operations(HOSTILE)[:2],
+        "days": operations(HOSTILE),
+        "entity_days": operations(HOSTILE),
         "totals": [{"kind": "sent", "operations": 20, "price": 0.02}],
         "syphoned": [{"step": "send to the backlog", "messages": 3}],
         "idle": [{"day": date(2026, 3, 1), "predicted": 960.0, "measured": 958}],
@@ -170,6 +174,15 @@ def test_l2_many_series_become_a_few_and_the_others() -> None:
     drawn = pages._stacked(rows, "kind", "units")
     assert drawn.count("<li>") == charts.COLOURS
     assert "others" in drawn
+
+
+def test_l2_what_is_left_out_is_said_with_its_true_number() -> None:
+    groups = FirstRows([{"entity": "orders", "reason": "bad", "open": 1}] * 600, 12_345)
+    page = pages.render("dead-letters", {"groups": groups}, NOON)
+    assert "11,845 more rows" in page
+    assert "Pictures show the first 600 of the 12,345 rows of groups" in page
+    assert "Pictures show" not in pages.render("dead-letters", {"groups": list(groups)}, NOON)
+    assert terminal.rows_table("Letters", groups).caption == "and 12,320 more"
 
 
 def test_l2_the_timeline_has_every_step_in_order() -> None:

@@ -25,6 +25,9 @@ _KEYS: Final = ("namespace", "entity", "client", "kind", "day")
 _HOME: Final = "completed"
 # They move the clock even where nobody asks for anything.
 _SIGNS_OF_LIFE: Final = ("heartbeat", "started")
+# Entities that have days of their own; the rest is one.
+LARGEST: Final = 7
+OTHERS: Final = "others"
 
 
 def partial(rows: DataFrame) -> DataFrame:
@@ -68,8 +71,12 @@ def report(
         .orderBy(*_KEYS),
         "totals": priced.groupBy("kind", "currency").agg(*sums)
         .select("kind", "operations", "units", "bytes", "price", "currency").orderBy("kind"),
+        "entities": priced.groupBy("namespace", "entity", "kind", "currency").agg(*sums)
+        .select("namespace", "entity", "kind", "operations", "units", "bytes", "price", "currency")
+        .orderBy("namespace", "entity", "kind"),
         "days": priced.groupBy("day", "kind", "currency").agg(*sums)
         .select("day", "kind", "operations", "units", "price", "currency").orderBy("day", "kind"),
+        "entity_days": _entity_days(asked),
         "syphoned": _syphoned(merged, tariff),
         "idle": _idle(merged, tariff, queues, poll_seconds),
     }  # fmt: skip
@@ -88,6 +95,18 @@ def _price(tariff: Tariff, kind: Column, units: Column) -> Column:
     for name, price in tariff.per_million.items():
         prices = F.when(kind == name, F.lit(price)).otherwise(prices)
     return units * prices / F.lit(1_000_000.0)
+
+
+def _entity_days(asked: DataFrame) -> DataFrame:
+    """The units of the largest entities by day, and those of all others together: few rows,
+    however many entities there are."""
+    units = asked.groupBy("entity").agg(F.sum("units").alias("units"))
+    largest = units.orderBy(F.desc("units"), "entity").limit(LARGEST)
+    large = largest.select(F.col("entity").alias("name"), F.lit(True).alias("is_large"))
+    told = asked.join(F.broadcast(large), F.col("entity").eqNullSafe(F.col("name")), "left")
+    name = F.when(F.col("is_large"), F.col("entity")).otherwise(F.lit(OTHERS)).alias("entity")
+    summed = told.groupBy("day", name).agg(F.sum("units").alias("units"))
+    return summed.orderBy("day", F.desc("units"), "entity")
 
 
 def _syphoned(merged: DataFrame, tariff: Tariff) -> DataFrame:

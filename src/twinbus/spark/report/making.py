@@ -12,19 +12,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
 from twinbus.spark.jobs import catalogue, cost, failovers
 from twinbus.spark.jobs.capture_frames import read_capture
 from twinbus.spark.report import pages
+from twinbus.spark.report.page import FirstRows
 from twinbus.spark.tariff import load_tariff
 
 #: Rows of one table that are shown at most; the Parquet files have them all.
 ROWS_MAX: Final = 10_000
 
-Found = dict[str, list[dict[str, Any]]]
+Found = dict[str, FirstRows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +85,9 @@ def is_clean(job: str, found: Found) -> bool:
     return job != "audit" or found["verdict"][0]["verdict"] == "clean"
 
 
-def _write(table: DataFrame, path: str) -> list[dict[str, Any]]:
+def _write(table: DataFrame, path: str) -> FirstRows:
     table.coalesce(1).write.mode("overwrite").parquet(path)
+    written = table.sparkSession.read.parquet(path)
     # Through Arrow, because there a time has its zone.
-    rows = table.sparkSession.read.parquet(path).limit(ROWS_MAX).toArrow().to_pylist()
-    return list(rows)
+    rows = written.limit(ROWS_MAX).toArrow().to_pylist()
+    return FirstRows(rows, written.count() if len(rows) == ROWS_MAX else len(rows))

@@ -4,7 +4,7 @@ Pieces of markup go in, and rows of tables as plain values; a whole page comes o
 that is not markup already is escaped.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from html import escape
@@ -13,6 +13,20 @@ from typing import Any
 from twinbus.spark.report.charts import amount
 
 Row = Mapping[str, Any]
+
+
+class FirstRows(list[dict[str, Any]]):
+    """The rows of a table that are shown, and how many it has in all."""
+
+    def __init__(self, rows: Iterable[dict[str, Any]], total: int) -> None:
+        super().__init__(rows)
+        self.total = total
+
+
+def total(rows: Sequence[Row]) -> int:
+    return rows.total if isinstance(rows, FirstRows) else len(rows)
+
+
 #: More rows than this are not shown; the tables as Parquet have them all.
 ROWS_MAX = 500
 # A text that should have some width of its own.
@@ -91,7 +105,7 @@ def table(rows: Sequence[Row], columns: Sequence[str] | None = None) -> str:
         f"<tr>{''.join(_cell('td', text(row.get(name)), kinds[name]) for name in shown)}</tr>"
         for row in rows[:ROWS_MAX]
     )
-    more = len(rows) - ROWS_MAX
+    more = total(rows) - ROWS_MAX
     rest = paragraph(f"{more:,} more rows are in the table's Parquet files.") if more > 0 else ""
     return (
         f'<div class="scroll"><table><thead><tr>{head}</tr></thead>'

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from twinbus.spark.report import charts
-from twinbus.spark.report.page import Row, page, paragraph, section, table
+from twinbus.spark.report.page import Row, page, paragraph, section, table, total
 
 Tables = Mapping[str, Sequence[Row]]
 
@@ -37,41 +37,42 @@ _MARKS = {
     "last_ping": "last ping",
     "high_water_at": "most messages in the backlog",
 }
+#: Tables that pictures are made of and that may have more rows than are shown.
+_DRAWN = {"dead-letters": ("groups", "trend"), "failovers": ("backlog",), "latency": ("hours",)}
 _SERIES_MAX = charts.COLOURS - 1
 _OTHERS = "others"
 
 
 def render(job: str, tables: Tables, made_at: datetime) -> str:
     """The page of a job."""
-    return page(f"{TITLES[job]} – Twinbus", _PARTS[job](tables), made_at)
+    parts = [*_left_out(job, tables), *_PARTS[job](tables)]
+    return page(f"{TITLES[job]} – Twinbus", parts, made_at)
 
 
-def _cost(tables: Tables) -> list[str]:
-    operations = tables.get("operations", ())
+def _left_out(job: str, tables: Tables) -> list[str]:
+    """A picture of a part must not pass for the whole."""
     return [
-        section("By kind", table(tables.get("totals", ()))),
-        section("Units by day and kind", _stacked(operations, "kind", "units")),
-        section("Units by day and entity", _stacked(operations, "entity", "units")),
-        section("By entity and kind", table(by_entity(operations))),
-        section("Messages that went through the backlog (C2)", table(tables.get("syphoned", ()))),
-        section("Calls of an idle syphon (C3)", table(tables.get("idle", ()))),
-        section("By client and day", table(operations)),
+        paragraph(
+            f"Pictures show the first {len(rows):,} of the {total(rows):,} rows of {name}; the"
+            " Parquet files have them all."
+        )
+        for name in _DRAWN.get(job, ())
+        if total(rows := tables.get(name, ())) > len(rows)
     ]
 
 
-def by_entity(operations: Sequence[Row]) -> list[dict[str, Any]]:
-    """Operations of all clients and days together, by namespace, entity and kind."""
-    keys = ("namespace", "entity", "kind", "currency")
-    sums = ("operations", "units", "bytes", "price")
-    found: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for row in operations:
-        key = tuple(row[name] for name in keys)
-        own = found.setdefault(key, {name: row[name] for name in keys} | dict.fromkeys(sums, 0))
-        for name in sums:
-            own[name] += row[name] or 0
-    order = ("namespace", "entity", "kind", *sums, "currency")
-    rows = [{name: row[name] for name in order} for row in found.values()]
-    return sorted(rows, key=lambda row: tuple(str(row[name]) for name in order[:3]))
+def _cost(tables: Tables) -> list[str]:
+    return [
+        section("By kind", table(tables.get("totals", ()))),
+        section("Units by day and kind", _stacked(tables.get("days", ()), "kind", "units")),
+        section(
+            "Units by day and entity", _stacked(tables.get("entity_days", ()), "entity", "units")
+        ),
+        section("By entity and kind", table(tables.get("entities", ()))),
+        section("Messages that went through the backlog (C2)", table(tables.get("syphoned", ()))),
+        section("Calls of an idle syphon (C3)", table(tables.get("idle", ()))),
+        section("By client and day", table(tables.get("operations", ()))),
+    ]
 
 
 def _dead_letters(tables: Tables) -> list[str]:

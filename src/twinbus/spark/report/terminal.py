@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from twinbus.spark.report import charts, pages
-from twinbus.spark.report.page import Row, text
+from twinbus.spark.report.page import Row, text, total
 
 ROWS_MAX = 25
 # How each step is drawn; the signs differ for those who see no colours.
@@ -51,8 +51,8 @@ def rows_table(title: str, rows: Sequence[Row], columns: Sequence[str] | None = 
         table.add_column(name.replace("_", " "), justify=side, overflow="fold")
     for row in rows[:ROWS_MAX]:
         table.add_row(*(Text(text(row.get(name))) for name in shown))
-    if len(rows) > ROWS_MAX:
-        table.caption = f"and {len(rows) - ROWS_MAX:,} more"
+    if total(rows) > ROWS_MAX:
+        table.caption = f"and {total(rows) - ROWS_MAX:,} more"
     return table
 
 
@@ -90,9 +90,7 @@ def _step_between(spans: Sequence[charts.Span], start: float, end: float) -> str
 
 def _cost(tables: pages.Tables, _: int) -> list[RenderableType]:
     return [
-        rows_table(
-            "Cost by entity and kind", pages.by_entity(tables.get("operations", ())), _PRICED
-        ),
+        rows_table("Cost by entity and kind", tables.get("entities", ()), _PRICED),
         *_if_any("Messages that went through the backlog (C2)", tables.get("syphoned", ()), _FOUR),
         *_if_any("Calls of an idle syphon (C3)", tables.get("idle", ()), _IDLE),
         *_if_any("In all", tables.get("totals", ()), _TOTAL),
