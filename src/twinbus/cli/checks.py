@@ -126,7 +126,7 @@ def check_config(installation: Installation) -> list[Finding]:
         return []
     try:
         load(installation.config_file)
-    except (ConfigError, ValueError, KeyError, TypeError) as error:
+    except ConfigError as error:
         advice = "Correct it; docs/configuration.md has all settings."
         return [Finding("configuration", FAULT, str(error), advice)]
     return [Finding("configuration", OK, str(installation.config_file))]

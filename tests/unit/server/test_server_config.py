@@ -1,12 +1,21 @@
 """Configuration: our TOML, and the official emulator's Config.json."""
 
+import copy
 import json
+import tomllib
+from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.unit.engine.engine_kit import ListLog
+from twinbus.core.errors import BusError
 from twinbus.core.units import MINUTE_MS, UNLIMITED_MS
+from twinbus.engine.engine import Engine
 from twinbus.server.config import Config, ConfigError, load
+from twinbus.server.service import _make_entities as make_entities
 
 TOML = """
 memory_megabytes = 64
@@ -34,7 +43,16 @@ filter = "sql"
 expression = "amount > 1000"
 """
 
-EMULATOR = {
+EVERYTHING = """
+[namespaces.shop.topics.events.subscriptions.audit.rules.typed]
+filter = "correlation"
+correlation = { label = "x" }
+properties = { colour = ["string", "red"] }
+action = "SET a = @b"
+action_parameters = { "@b" = ["int", "5"] }
+"""
+
+EMULATOR: dict[str, Any] = {
     "UserConfig": {
         "Namespaces": [
             {
@@ -154,6 +172,60 @@ def test_the_emulators_file(tmp_path: Path) -> None:
         ("a.toml", "[namespaces.n.queues.q]\nlock_durations = 1", "'lock_durations' is no setting"),
         ("a.toml", "[namespaces.n.queues.q]\nlock_duration = 'soon'", "'soon' is not a duration"),
         ("a.toml", "[namespaces.n.queues.q]\nname = 'r'", "'name' is no setting"),
+        ("a.toml", "memory_megabytes = 'abc'", "memory_megabytes is a whole number .*'abc'"),
+        ("a.toml", "max_connections = 0x" + "f" * 9999, "max_connections .* many digits"),
+        ("a.toml", "[capture]\ndirectory = 'c'\nroll_seconds = nan", "capture.roll_seconds"),
+        ("a.toml", "[capture]\ndirectory = 5", "capture.directory must be a text, not 5"),
+        ("a.toml", "certificate = 1\nkey = 2", "certificate must be a text"),
+        ("a.toml", "namespaces = 5", r"namespaces must be a table.*write \[namespaces.NAME\]"),
+        ("a.toml", "[namespaces]", "no namespace"),
+        ("a.toml", "[namespaces.'bücher']", "no name of a host"),
+        ("a.toml", "[namespaces.n]\nhosts = 'h'", "n.hosts must be a list, not a text"),
+        (
+            "a.toml",
+            "[namespaces.n]\nqueues = ['q']",
+            r"not a list: write \[namespaces.n.queues.NAME",
+        ),
+        ("a.toml", "[namespaces.n.queues]\nq = 1", r"write \[namespaces.n.queues.q\]"),
+        ("a.toml", "[namespaces.n.queues.'a b']", "n.queues.a b: 'a b' is not a valid queue"),
+        (
+            "a.toml",
+            "[namespaces.n.queues.q]\nmax_delivery_count = 'ten'",
+            "n.queues.q.max_delivery_count must be a whole number, not 'ten'",
+        ),
+        (
+            "a.toml",
+            "[namespaces.n.queues.q]\nmax_delivery_count = 0",
+            "n.queues.q: MaxDeliveryCount must be from 1",
+        ),
+        (
+            "a.toml",
+            "[namespaces.n.queues.q]\nrequires_session = 1",
+            "q.requires_session must be true or false",
+        ),
+        (
+            "a.toml",
+            "[[namespaces.n.queues.q.authorization_rules]]\nname = 'r'",
+            "q.authorization_rules cannot be set here: .*administration API",
+        ),
+        (
+            "a.toml",
+            "[namespaces.n.topics.t.subscriptions.s.rules.r]\nfilter = 'colour'",
+            "rules.r: 'colour' is no kind of filter",
+        ),
+        (
+            "a.toml",
+            "[namespaces.n.topics.t.subscriptions.s.rules.r]\nproperties = { colour = 'red' }",
+            r'r.properties.colour must be .*write colour = \["string", "red"\]',
+        ),
+        ("a.toml", "x = " + "[" * 9999, "not well-formed"),
+        ("a.json", '{"UserConfig": {"Namespaces": []}}', "no namespace"),
+        ("a.json", '{"UserConfig": {"Namespaces": [{}]}}', r"Namespaces\[0\] needs a Name"),
+        (
+            "a.json",
+            '{"UserConfig": {"Namespaces": [{"Name": "n", "Queues": [{}]}]}}',
+            r"Namespaces\[0\].Queues\[0\] needs a Name",
+        ),
     ],
 )
 def test_a_bad_file_says_what_is_wrong(tmp_path: Path, name: str, text: str, says: str) -> None:
@@ -164,3 +236,87 @@ def test_a_bad_file_says_what_is_wrong(tmp_path: Path, name: str, text: str, say
 def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         load(tmp_path / "none.toml")
+
+
+def test_a_file_that_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.toml"
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="not well-formed"):
+        load(path)
+
+
+def test_a_wrong_key_is_not_shown(tmp_path: Path) -> None:
+    for wrong in ("policies = 'hidden'", "policies.p = 'hidden'", "policies.p.primary_key = [1]"):
+        with pytest.raises(ConfigError) as told:
+            load(write(tmp_path, "a.toml", f"[namespaces.n]\n{wrong}"))
+        assert "hidden" not in str(told.value)
+
+
+# What somebody could write where something else belongs.
+WRONG: tuple[Any, ...] = (
+    "", "x", "ü x\n", "P1D", "\0", "\ud800", 0, -1, 2**70, 1.5, -1e300, float("nan"), float("inf"),
+    True, None, [], ["x"], [1], [[]], {}, {"x": 1}, {"Name": []}, {"name": "x"}, date(2026, 1, 1),
+)  # fmt: skip
+
+
+def toml(value: Any) -> str:
+    """The value in one line; text as JSON has it, which TOML takes too."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(k)} = {toml(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(toml, value)) + "]"
+    if isinstance(value, float | date):
+        return str(value)
+    return json.dumps(value)
+
+
+def places(given: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The way to every value inside."""
+    inside = given.items() if isinstance(given, dict) else enumerate(given)
+    for key, value in inside:
+        yield (*way, key)
+        if isinstance(value, dict | list):
+            yield from places(value, (*way, key))
+
+
+def spoilt(given: Any) -> Iterator[Any]:
+    """The same with one value wrong, in every place and every way, and with one more."""
+    for *way, last in places(given):
+        for wrong in WRONG:
+            whole = copy.deepcopy(given)
+            inside = whole
+            for key in way:
+                inside = inside[key]
+            inside[last] = wrong
+            yield whole
+            if isinstance(inside, dict) and isinstance(wrong, str):
+                inside[wrong] = inside.pop(last)
+                yield whole
+
+
+def made(config: Config) -> int:
+    """How many entities come of a configuration, as `serve` makes them."""
+    engine = Engine(ListLog(), config.memory_bytes_max, bytes, observing=False)
+    for wanted in config.namespaces:
+        make_entities(wanted, engine.namespace(wanted.name, 0), 0)
+    return sum(len(wanted.queues) + len(wanted.topics) for wanted in config.namespaces)
+
+
+@pytest.mark.parametrize("form", ["toml", "json"])
+def test_nothing_in_a_file_is_more_than_an_error_that_says_so(form: str, tmp_path: Path) -> None:
+    """A file is taken or refused; no value of it surprises the broker."""
+    given: Any = tomllib.loads(TOML + EVERYTHING) if form == "toml" else EMULATOR
+    path = tmp_path / f"a.{form}"
+    taken = refused = 0
+    for wrong in spoilt(given):
+        if form == "json":
+            path.write_text(json.dumps(wrong, default=str))
+        else:
+            lines = (f"{json.dumps(key)} = {toml(value)}\n" for key, value in wrong.items())
+            path.write_text("".join(lines), encoding="utf-8", errors="replace")
+        try:
+            taken += made(load(path)) > 0
+        except (ConfigError, BusError):
+            refused += 1
+    assert taken
+    assert refused
