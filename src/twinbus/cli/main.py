@@ -110,7 +110,7 @@ def _port(text: str, option: str) -> int | None:
     """A port's number; None when it is switched off."""
     if text.lower() == "off":
         return None
-    if not text.isdigit() or int(text) > 65535:
+    if not text.isdecimal() or not text.isascii() or int(text) > 65535:
         raise typer.BadParameter(
             f"'{text}' is no port: use 1 to 65535, 0 for any free one, or 'off'", param_hint=option
         )

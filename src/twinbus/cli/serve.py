@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import json
 import logging
@@ -13,6 +14,7 @@ import shlex
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +24,7 @@ import typer
 
 from twinbus import is_compiled
 from twinbus.cli import capture
+from twinbus.cli.failures import USAGE, CommandError, one_line_errors
 from twinbus.core import limits
 from twinbus.core.errors import BusError
 from twinbus.core.ids import new_key
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
     from twinbus.capture.supervisor import Supervisor
 
 KEY_VARIABLE = "TWINBUS_SAS_KEY"
+LOG_VARIABLE = "TWINBUS_LOG"
+_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 #: Beside the data: where `twinbus pipeline` puts its reports when it is not told otherwise.
 REPORTS = "twinbus-reports"
 #: Beside the data: where applications on this machine may keep the events of their pairs.
@@ -75,30 +80,57 @@ class JsonLines(logging.Formatter):
 
 
 def log_json_lines() -> None:
+    level = os.environ.get(LOG_VARIABLE) or "INFO"
+    if level.upper() not in logging.getLevelNamesMapping():
+        raise CommandError(
+            f"{LOG_VARIABLE}: '{level}' is no log level; use one of {', '.join(_LEVELS)}", USAGE
+        )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
-    logging.basicConfig(level=os.environ.get("TWINBUS_LOG", "INFO").upper(), handlers=[handler])
+    logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
 def run(options: Options) -> None:
     """Run until SIGTERM or SIGINT; exit with 0 once everything accepted is on disk."""
-    log_json_lines()
     if options.development and options.host not in _LOOPBACK:
         raise typer.BadParameter("--development goes with a loopback --host only")
+    with one_line_errors():
+        log_json_lines()
+        try:
+            _run(options)
+        except (ConfigError, JournalError, BusError) as error:
+            raise CommandError(str(error)) from error
+
+
+def _run(options: Options) -> None:
+    config = load(options.config) if options.config is not None else Config()
+    _need_directory(options.data_dir)
+    key, is_new = _key(options.data_dir)
+    _allow_open_files(config)
+    # The journal's thread waits for the interpreter's lock; a busy loop must not keep it.
+    sys.setswitchinterval(0.0005)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_serve(options, config, key, is_new))
+
+
+def _need_directory(data_dir: Path) -> None:
+    """Make the data directory, or say what is wrong with it before anything is begun in it."""
+    advice = "choose another --data-dir"
     try:
-        config = load(options.config) if options.config is not None else Config()
-        key, is_new = _key(options.data_dir)
-        _allow_open_files(config)
-        # The journal's thread waits for the interpreter's lock; a busy loop must not keep it.
-        sys.setswitchinterval(0.0005)
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(_serve(options, config, key, is_new))
-    except (ConfigError, JournalError, BusError) as error:
-        typer.echo(f"twinbus: {error}", err=True)
-        raise typer.Exit(1) from error
+        data_dir.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise CommandError(
+            f"the data directory {data_dir} is no directory: remove that file, or {advice}"
+        ) from error
     except OSError as error:
-        typer.echo(f"twinbus: {error}. Is another broker running on this port?", err=True)
-        raise typer.Exit(1) from error
+        raise CommandError(
+            f"the data directory {data_dir} cannot be made: {error.strerror}; {advice}"
+        ) from error
+    if not os.access(data_dir, os.R_OK | os.W_OK | os.X_OK):
+        raise CommandError(
+            f"the data directory {data_dir} cannot be written to: give it to this user"
+            f" (chown {os.getuid()} {data_dir}), or {advice}"
+        )
 
 
 def _allow_open_files(config: Config) -> None:
@@ -128,8 +160,12 @@ def _key(data_dir: Path) -> tuple[str, bool]:
         return given, False
     path = data_dir / "root.key"
     if path.exists():
-        return path.read_text().strip(), False
-    data_dir.mkdir(parents=True, exist_ok=True)
+        kept = path.read_text(encoding="utf-8", errors="replace").strip()
+        if not kept or not kept.isprintable() or "\ufffd" in kept:
+            raise CommandError(
+                f"{path} holds no key: restore it from a backup, or remove it and a new one is made"
+            )
+        return kept, False
     key = new_key()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:
@@ -169,9 +205,11 @@ async def _serve(options: Options, config: Config, key: str, is_new: bool) -> No
     if options.amqps_port is not None or options.admin_port is not None:
         tls = _certificate(options, config, service)
     if options.amqp_port is not None:
-        ports["amqp"] = await service.listen(options.host, options.amqp_port)
+        with _named_port(options.host, options.amqp_port, "--amqp-port"):
+            ports["amqp"] = await service.listen(options.host, options.amqp_port)
     if options.amqps_port is not None:
-        ports["amqps"] = await service.listen(options.host, options.amqps_port, tls)
+        with _named_port(options.host, options.amqps_port, "--amqps-port"):
+            ports["amqps"] = await service.listen(options.host, options.amqps_port, tls)
     http = None
     if options.admin_port is not None:
         from twinbus.admin.application import broker_application
@@ -180,7 +218,8 @@ async def _serve(options: Options, config: Config, key: str, is_new: bool) -> No
         beside = options.data_dir.resolve().parent
         application = broker_application(service, beside / REPORTS, beside / EVENTS)
         http = HttpListener(application, tls, service.lobby)
-        await http.start(options.host, options.admin_port)
+        with _named_port(options.host, options.admin_port, "--admin-port"):
+            await http.start(options.host, options.admin_port)
         ports["admin"] = http.port
     # What is there now stays; a full collection need not look at it again.
     gc.collect()
@@ -195,6 +234,25 @@ async def _serve(options: Options, config: Config, key: str, is_new: bool) -> No
     await service.close()
     if capturing is not None:
         await capturing.stop()
+
+
+@contextlib.contextmanager
+def _named_port(host: str, port: int, option: str) -> Iterator[None]:
+    """Say which port cannot be listened on, and why."""
+    try:
+        yield
+    except (OSError, UnicodeError) as error:
+        number = error.errno if isinstance(error, OSError) else None
+        if number == errno.EADDRINUSE:
+            text = f"port {port} is taken: is another broker running? Stop it, or choose another"
+            raise CommandError(f"{text} {option}") from error
+        if number == errno.EACCES:
+            text = f"this user may not listen on port {port}: choose one above 1023 for {option}"
+            raise CommandError(text) from error
+        raise CommandError(
+            f"'{host}' cannot be listened on: {error}; give --host an address of this machine, or"
+            " 0.0.0.0 for all"
+        ) from error
 
 
 def _capture(options: Options, config: Config) -> Supervisor | None:
