@@ -267,7 +267,7 @@ def test_commands_say_what_is_wrong(tmp_path: Path) -> None:
     answer = twinbus("run", tmp_path, tmp_path / "root", "--once")
     assert answer.returncode == 1
     assert "no data directory" in answer.stderr
-    answer = twinbus("status", tmp_path / "root")
+    answer = twinbus("status", tmp_path)
     assert answer.returncode == 1
     assert "holds no captured files" in answer.stderr
     assert len(answer.stderr.splitlines()) == 1

@@ -106,7 +106,11 @@ def test_without_the_sdk_it_says_what_to_install(run: CommandLine, tmp_path: Pat
     (tmp_path / "azure.py").write_text("")
     paths = [str(tmp_path), run.environment.get("PYTHONPATH", "")]
     run.environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    for arguments in (("queue", "list"), ("peek", "q"), ("syphon", "--primary=x", "--secondary=x")):
+    for arguments in (
+        ("queue", "list"),
+        ("receive", "q"),
+        ("syphon", "--primary=x", "--secondary=x"),
+    ):
         started = run.start(*arguments)
         _, err = started.communicate(timeout=60)
         assert started.returncode == 1

@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from twinbus.cli.commands import Json
-from twinbus.cli.failures import FAILURE, CommandError, one_line_errors
+from twinbus.cli.failures import FAILURE, NOT_FOUND, USAGE, CommandError, one_line_errors
 from twinbus.cli.printer import Printer
 from twinbus.journal import JournalError
 
@@ -47,7 +47,7 @@ def run(
         float, typer.Option(min=0.1, help="A file holds at most this much time.")
     ] = 60.0,
     keep_days: Annotated[
-        int | None, typer.Option(min=1, help="Remove files of days before these.")
+        int | None, typer.Option(min=1, max=36_500, help="Remove files of days before these.")
     ] = None,
     keep_gigabytes: Annotated[
         float | None, typer.Option(min=0, help="Remove the oldest files beyond this.")
@@ -68,7 +68,9 @@ def run(
         from twinbus.capture.supervisor import progress_line
 
         if not (data_dir / "journal").is_dir():
-            raise CommandError(f"{data_dir} is no data directory: it has no journal in it")
+            text = f"{data_dir} is no data directory: it has no journal in it"
+            raise CommandError(text, FAILURE if data_dir.exists() else NOT_FOUND)
+        _check_root(root)
         settings = Settings(
             data_dir / "journal", root, node_of(data_dir), roll_seconds=roll_seconds,
             keep_days=keep_days, keep_gigabytes=keep_gigabytes, accept_gap=accept_gap,
@@ -98,6 +100,7 @@ def status(root: Root, json_output: Json = False) -> None:
     with _clear_errors():
         from twinbus.capture.status import status as look
 
+        _need_root(root)
         Printer(json_output).record(look(root))
 
 
@@ -112,6 +115,10 @@ def compact(
     with _clear_errors():
         from twinbus.capture.compacting import compact as merge
 
+        _need_root(root)
+        _check_root(to)
+        if root.resolve() == to.resolve():
+            raise CommandError("the merged files need a root of their own: name another TO", USAGE)
         printer = Printer(json_output)
         with printer.progress("files written") as advance:
             written = merge(root, to, accept_gap=accept_gap, on_written=lambda file: advance(1))
@@ -120,6 +127,16 @@ def compact(
             {"files": len(written), "last_lsn": last_lsn},
             f"Wrote {len(written)} files to {to}." if written else f"{to} has everything already.",
         )
+
+
+def _check_root(root: Path) -> None:
+    if root.exists() and not root.is_dir():
+        raise CommandError(f"{root} is no directory: files cannot be written into it", USAGE)
+
+
+def _need_root(root: Path) -> None:
+    if not root.exists():
+        raise CommandError(f"there is no directory {root}: nothing was captured to it", NOT_FOUND)
 
 
 def is_installed() -> bool:

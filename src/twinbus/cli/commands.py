@@ -13,17 +13,34 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from twinbus.cli.failures import one_line_errors
+from twinbus.cli.failures import USAGE, CommandError, one_line_errors
 from twinbus.cli.printer import Printer
 from twinbus.cli.remote import ADMIN_VARIABLE, CA_VARIABLE, CONNECTION_VARIABLE, Remote
+from twinbus.core.units import duration_from_iso
 
 F = TypeVar("F", bound=Callable[..., None])
+
+
+def named(text: str) -> str:
+    """Refuse an empty name: it would mean the namespace itself."""
+    if not text.strip("/ "):
+        raise typer.BadParameter("a name is needed, and this is none")
+    return text
+
+
+def named_within(text: str) -> str:
+    """The name of a subscription or rule; with a slash it would be a path of another thing."""
+    if "/" in text:
+        raise typer.BadParameter(f"'{text}' cannot be a name: there is a '/' in it")
+    return named(text)
+
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Entity = Annotated[
     str,
     typer.Argument(
         metavar="ENTITY",
+        callback=named,
         help="A queue, a topic, or <topic>/Subscriptions/<name>; add /$DeadLetterQueue for its"
         " dead letters.",
     ),
@@ -104,10 +121,15 @@ class Setting:
     name: str
     kind: type
     help: str
+    is_duration: bool = False
+
+    @property
+    def option(self) -> str:
+        return "--" + self.name.replace("_", "-")
 
     @property
     def annotation(self) -> Any:
-        option = "--" + self.name.replace("_", "-")
+        option = self.option
         if self.kind is bool:
             option += "/--no-" + self.name.replace("_", "-")
         return Annotated[self.kind | None, typer.Option(option, help=self.help, show_default=False)]
@@ -156,8 +178,21 @@ def declare(app: typer.Typer, name: str, shared: dict[str, Shared]) -> Callable[
 
 def _chosen(settings: tuple[Setting, ...]) -> Shared:
     """The settings that were given; the others stay as they are."""
-    names = [setting.name for setting in settings]
-    return Shared(
-        {setting.name: (setting.annotation, None) for setting in settings},
-        lambda *values: {k: v for k, v in zip(names, values, strict=True) if v is not None},
-    )
+
+    def chosen(*values: Any) -> dict[str, Any]:
+        given = [(s, v) for s, v in zip(settings, values, strict=True) if v is not None]
+        for setting, value in given:
+            # An empty text clears a setting.
+            if setting.is_duration and value:
+                duration_ms(setting.option, value)
+        return {setting.name: value for setting, value in given}
+
+    return Shared({setting.name: (setting.annotation, None) for setting in settings}, chosen)
+
+
+def duration_ms(option: str, text: str) -> int:
+    """What an option says in ISO 8601."""
+    try:
+        return duration_from_iso(text)
+    except ValueError as error:
+        raise CommandError(f"{option}: {error}", USAGE) from error

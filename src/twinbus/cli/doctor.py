@@ -11,14 +11,16 @@ from twinbus.cli.failures import FAILURE
 from twinbus.cli.printer import Printer
 from twinbus.cli.remote import ADMIN_VARIABLE, CA_VARIABLE, CONNECTION_VARIABLE, Remote
 
+Port = Annotated[int, typer.Option(min=0, max=65535, help="0: not to be checked.")]
+
 
 def doctor(
     data_dir: Annotated[Path, typer.Option(help="The broker's directory.")] = Path("twinbus-data"),
     config: Annotated[Path | None, typer.Option(help="The broker's configuration file.")] = None,
     host: Annotated[str, typer.Option(help="The address it listens on.")] = "127.0.0.1",
-    amqp_port: Annotated[int, typer.Option(help="0: not to be checked.")] = 5672,
-    amqps_port: Annotated[int, typer.Option(help="0: not to be checked.")] = 5671,
-    admin_port: Annotated[int, typer.Option(help="0: not to be checked.")] = 5300,
+    amqp_port: Port = 5672,
+    amqps_port: Port = 5671,
+    admin_port: Port = 5300,
     connection: Annotated[
         str | None,
         typer.Option(envvar=CONNECTION_VARIABLE, help="Also try to reach this namespace."),

@@ -15,6 +15,8 @@ NOT_FOUND = 3
 REFUSED = 4
 EXISTS = 5
 INTERRUPTED = 130
+# What administration says of a request; 400 is a setting that the broker does not take.
+_HTTP_CODES = {400: USAGE, 401: REFUSED, 403: REFUSED}
 
 CODES = (
     "Exit codes: 0 done, 1 failure, 2 wrong usage, 3 not found, 4 not authorized, 5 exists already."
@@ -103,6 +105,9 @@ def _sdk_code(error: Exception) -> int | None:
         | bus.ServiceBusAuthorizationError,
     ):
         return REFUSED
-    if isinstance(error, core.HttpResponseError) and error.status_code in (401, 403):
-        return REFUSED
+    if isinstance(error, core.SerializationError):
+        # A value that the SDK could not put into its request.
+        return USAGE
+    if isinstance(error, core.HttpResponseError) and error.status_code in _HTTP_CODES:
+        return _HTTP_CODES[error.status_code]
     return FAILURE if isinstance(error, core.AzureError) else None

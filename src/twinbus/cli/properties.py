@@ -13,10 +13,20 @@ def _boolean(text: str) -> bool:
     return {"true": True, "false": False}[text.casefold()]
 
 
+def _whole(bits: int, kind: Callable[[int], object]) -> Callable[[str], object]:
+    def read(text: str) -> object:
+        number = int(text)
+        if not -(2 ** (bits - 1)) <= number < 2 ** (bits - 1):
+            raise ValueError("too large")
+        return kind(number)
+
+    return read
+
+
 _TYPES: dict[str, Callable[[str], object]] = {
     "string": str,
-    "long": int,
-    "int": lambda text: Int(text),
+    "long": _whole(64, int),
+    "int": _whole(32, Int),
     "double": float,
     "bool": _boolean,
     "uuid": UUID,
@@ -36,5 +46,5 @@ def property_value(text: str) -> tuple[str, object]:
         )
     try:
         return name, reader(value)
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, OverflowError) as error:
         raise CommandError(f"--property {text}: '{value}' is no {kind}", USAGE) from error

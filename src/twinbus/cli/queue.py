@@ -5,12 +5,12 @@ from typing import Annotated, Any
 import typer
 
 from twinbus.cli import settings as known
-from twinbus.cli.commands import Yes, command
+from twinbus.cli.commands import Yes, command, named
 from twinbus.cli.printer import Printer, confirm
 from twinbus.cli.remote import Remote
 
 app = typer.Typer(no_args_is_help=True, help="Make, see, change and remove queues.")
-Name = Annotated[str, typer.Argument(help="The queue's name.")]
+Name = Annotated[str, typer.Argument(callback=named, help="The queue's name.")]
 
 _COLUMNS = (
     "name",
@@ -26,7 +26,7 @@ _COLUMNS = (
 def create(remote: Remote, printer: Printer, name: Name, settings: dict[str, Any]) -> None:
     """Make a queue."""
     with remote.admin() as admin:
-        made = admin.create_queue(name, **settings)
+        made = admin.create_queue(name, **known.at_birth(settings))
     printer.result(known.shown(made), f"Queue {name} was made.")
 
 
@@ -34,7 +34,8 @@ def create(remote: Remote, printer: Printer, name: Name, settings: dict[str, Any
 def show(remote: Remote, printer: Printer, name: Name) -> None:
     """Show a queue's settings and counts."""
     with remote.admin() as admin:
-        found = known.shown(admin.get_queue(name), admin.get_queue_runtime_properties(name))
+        queue = known.found(admin.get_queue, "queue", name)
+        found = known.shown(queue, admin.get_queue_runtime_properties(name))
     printer.record(found)
 
 
@@ -51,7 +52,7 @@ def list_all(remote: Remote, printer: Printer) -> None:
 def update(remote: Remote, printer: Printer, name: Name, settings: dict[str, Any]) -> None:
     """Change a queue's settings; those not named stay as they are."""
     with remote.admin() as admin:
-        queue = admin.get_queue(name)
+        queue = known.found(admin.get_queue, "queue", name)
         known.apply(queue, settings)
         admin.update_queue(queue)
         changed = admin.get_queue(name)
@@ -63,5 +64,7 @@ def delete(remote: Remote, printer: Printer, name: Name, yes: Yes = False) -> No
     """Remove a queue and all its messages."""
     confirm(f"Remove queue {name} and all its messages?", yes)
     with remote.admin() as admin:
+        # Administration removes whatever has that name.
+        known.found(admin.get_queue, "queue", name)
         admin.delete_queue(name)
     printer.result({"deleted": name}, f"Queue {name} was removed.")

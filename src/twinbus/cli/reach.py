@@ -16,7 +16,7 @@ from collections.abc import Callable
 from email.utils import parsedate_to_datetime
 
 from twinbus.cli.checks import CLOCK_TOLERANCE_S, FAULT, OK, WARNING, Finding
-from twinbus.cli.failures import CommandError
+from twinbus.cli.failures import USAGE, CommandError
 from twinbus.cli.remote import Remote
 
 _WAIT_S = 3.0
@@ -162,6 +162,8 @@ def _check_token(remote: Remote, place: str) -> Finding:
         with remote.admin() as admin:
             admin.get_namespace_properties()
     except CommandError as error:
+        if error.code == USAGE:
+            return Finding("connection", FAULT, str(error), "Take it as the broker printed it.")
         return Finding("connection", WARNING, str(error), "Then doctor can try the key as well.")
     except Exception as error:
         advice = "Take name and key from the broker's root.key, or from the portal."

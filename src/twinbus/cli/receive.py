@@ -42,6 +42,7 @@ Settle = Annotated[
     Settling, typer.Option(help="What becomes of a message once it has been printed.")
 ]
 Session = Annotated[str | None, typer.Option("--session", help="Of this session.")]
+From = Annotated[int, typer.Option(min=1, max=2**63 - 1, help="From this one on.")]
 NextSession = Annotated[bool, typer.Option("--next-session", help="Of any free session.")]
 
 
@@ -52,12 +53,12 @@ def receive(
     next_session: NextSession = False,
 ) -> None:  # fmt: skip
     """Receive messages, print them, then settle them."""
-    from azure.servicebus import NEXT_AVAILABLE_SESSION
-
     if session is not None and next_session:
         raise CommandError("--session goes without --next-session", USAGE)
-    chosen: Any = NEXT_AVAILABLE_SESSION if next_session else session
     with remote.client() as client:
+        from azure.servicebus import NEXT_AVAILABLE_SESSION
+
+        chosen: Any = NEXT_AVAILABLE_SESSION if next_session else session
         receiver = client.get_queue_receiver(entity, session_id=chosen, max_wait_time=wait)
         count_received = 0
         held = {}
@@ -86,7 +87,7 @@ def peek(
     remote: Remote, printer: Printer, entity: Entity, count: Count = 10, everything: All = False,
     state: Annotated[State | None, typer.Option(help="Only those in this state.")] = None,
     session: Session = None,
-    from_sequence_number: Annotated[int, typer.Option(min=1, help="From this one on.")] = 1,
+    from_sequence_number: From = 1,
 ) -> None:  # fmt: skip
     """Look at messages without receiving them."""
     with remote.client() as client:

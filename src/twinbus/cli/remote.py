@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import re
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -74,7 +76,8 @@ class Remote:
     def admin_host_and_port(self) -> str:
         """Azure has administration on the same host; this broker on a port of its own."""
         if self.admin_endpoint:
-            return _without_scheme(self.admin_endpoint)
+            return _checked_place(_without_scheme(self.admin_endpoint))
+        _checked_place(self.host_and_port)
         if self.is_plain or is_loopback(self.host):
             return f"{self.host}:{DEFAULT_ADMIN_PORT}"
         return self.host
@@ -85,6 +88,7 @@ class Remote:
         if self.ca is not None:
             if not self.ca.exists():
                 raise CommandError(f"there is no certificate file {self.ca}", USAGE)
+            _check_authorities(self.ca)
             return str(self.ca)
         return str(DEFAULT_CA) if is_loopback(self.host) and DEFAULT_CA.exists() else None
 
@@ -92,11 +96,13 @@ class Remote:
         need_sdk()
         from azure.servicebus import ServiceBusClient
 
-        return _checked(
+        made = _checked(
             lambda: ServiceBusClient.from_connection_string(
                 self.connection, connection_verify=self.trusted, retry_total=_RETRIES
             )
         )
+        _checked_place(self.host_and_port)
+        return made
 
     def admin(self) -> ServiceBusAdministrationClient:
         need_sdk()
@@ -117,6 +123,8 @@ class Remote:
         )
 
 
+# A name of labels, or an address in brackets; a port or none.
+_PLACE = re.compile(r"(?:\[[^\s\[\]]+\]|[^\s:/.\[\]]+(?:\.[^\s:/.\[\]]+)*\.?)(?::([0-9]{1,5}))?")
 _NOT_FOR_ADMIN = ("endpoint=", "usedevelopmentemulator=", "entitypath=")
 
 
@@ -131,6 +139,27 @@ def is_loopback(host: str) -> bool:
 
 def _without_scheme(endpoint: str) -> str:
     return endpoint.partition("://")[2].strip("/") if "://" in endpoint else endpoint.strip("/")
+
+
+def _checked_place(place: str) -> str:
+    found = _PLACE.fullmatch(place)
+    if found is None or not 1 <= int(found[1] or 1) <= 65535:
+        raise CommandError(
+            f"'{place}' is no place to reach: it looks like HOST or HOST:PORT", USAGE
+        )
+    return place
+
+
+def _check_authorities(file: Path) -> None:
+    try:
+        ssl.create_default_context(cafile=file)
+    except ssl.SSLError as error:
+        raise CommandError(
+            f"{file} holds no certificate: for Twinbus it is tls/ca.pem in its data directory",
+            USAGE,
+        ) from error
+    except OSError as error:
+        raise CommandError(f"{file} cannot be read: {error.strerror}", USAGE) from error
 
 
 def need_sdk() -> None:

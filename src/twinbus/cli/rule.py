@@ -8,7 +8,7 @@ from uuid import UUID
 import typer
 
 from twinbus.amqp.types import Int, Timestamp
-from twinbus.cli.commands import Yes, command
+from twinbus.cli.commands import Yes, command, named, named_within
 from twinbus.cli.failures import USAGE, CommandError
 from twinbus.cli.printer import Printer, confirm
 from twinbus.cli.properties import property_value
@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from azure.servicebus.management import RuleProperties
 
 app = typer.Typer(no_args_is_help=True, help="Which messages a subscription gets.")
-Topic = Annotated[str, typer.Argument(help="The topic's name.")]
-Subscription = Annotated[str, typer.Argument(help="The subscription's name.")]
-Name = Annotated[str, typer.Argument(help="The rule's name.")]
+Topic = Annotated[str, typer.Argument(callback=named, help="The topic's name.")]
+Subscription = Annotated[
+    str, typer.Argument(callback=named_within, help="The subscription's name.")
+]
+Name = Annotated[str, typer.Argument(callback=named_within, help="The rule's name.")]
 Sql = Annotated[
     str | None, typer.Option("--sql", help='Messages for which this holds, e.g. "amount > 10".')
 ]
@@ -95,6 +97,8 @@ def update(
     sql: Sql = None, match: Match = None, own: Property = None, action: Action = None,
 ) -> None:  # fmt: skip
     """Change a rule's filter or action; what is not named stays as it is."""
+    if sql is None and not match and not own and action is None:
+        raise CommandError("nothing to change: give a filter or an --action", USAGE)
     with remote.admin() as admin:
         rule = admin.get_rule(topic, subscription, name)
         if sql is not None or match or own:

@@ -10,14 +10,14 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from twinbus.cli.commands import Entity, command
+from twinbus.cli.commands import Entity, command, duration_ms
 from twinbus.cli.failures import USAGE, CommandError
 from twinbus.cli.outbox import Outbox
 from twinbus.cli.printer import Printer
 from twinbus.cli.properties import property_value
 from twinbus.cli.remote import BRISK, Remote
 from twinbus.core.ids import new_tracking_id
-from twinbus.core.units import duration_from_iso, ms_from_datetime
+from twinbus.core.units import ms_from_datetime, time_from_iso
 from twinbus.forms import values
 from twinbus.forms.message_form import Encoded, from_json
 
@@ -43,6 +43,7 @@ Delay = Annotated[
     str | None, typer.Option(help="Deliver after so long (PT5M), or at a time (2026-01-31T08:00Z).")
 ]
 Ttl = Annotated[str | None, typer.Option("--time-to-live", help="E.g. PT30S.")]
+_LIFE_MS_MAX = 2**32
 
 
 @command(app, "send")
@@ -62,7 +63,7 @@ def send(
     common = {
         "message_id": message_id, "session_id": session_id, "subject": subject,
         "correlation_id": correlation_id, "content_type": content_type, "to": to,
-        "reply_to": reply_to, "partition_key": partition_key, "time_to_live": time_to_live,
+        "reply_to": reply_to, "partition_key": partition_key, "time_to_live": _life(time_to_live),
         "scheduled_enqueue_time_utc": _moment(schedule),
     }  # fmt: skip
     common = {name: value for name, value in common.items() if value is not None}
@@ -88,16 +89,23 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _objects(file: TextIO, path: Path) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(file, 1):
+    for number, line in enumerate(_lines(file, path), 1):
         if not line.strip():
             continue
         try:
             found = json.loads(line)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise CommandError(f"{path}, line {number}: {error}") from error
         if not isinstance(found, dict):
             raise CommandError(f"{path}, line {number}: a message is an object")
         yield found
+
+
+def _lines(file: TextIO, path: Path) -> Iterator[str]:
+    try:
+        yield from file
+    except UnicodeDecodeError as error:
+        raise CommandError(f"{path} is no text in UTF-8: {error}") from error
 
 
 def _messages(bodies: list[str], files: list[Path], lines: Path | None) -> Iterator[dict[str, Any]]:
@@ -118,8 +126,19 @@ def _encoded(message: dict[str, Any]) -> Encoded:
     message.setdefault("message_id", new_tracking_id())
     try:
         return from_json(message)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CommandError(f"a message cannot be sent: {error}") from error
+
+
+def _life(text: str | None) -> str | None:
+    """How long messages live, checked; a message has 32 bits for it."""
+    if text is not None and duration_ms("--time-to-live", text) >= _LIFE_MS_MAX:
+        raise CommandError(
+            f"--time-to-live: {text} is longer than a message can say, P49D at most; without it"
+            " the entity's own holds",
+            USAGE,
+        )
+    return text
 
 
 def _moment(text: str | None) -> str | int | None:
@@ -127,8 +146,13 @@ def _moment(text: str | None) -> str | int | None:
         return None
     try:
         if text.startswith("P"):
-            delay = timedelta(milliseconds=duration_from_iso(text))
+            delay = timedelta(milliseconds=duration_ms("--schedule", text))
             return values.time_to_json(ms_from_datetime(datetime.now(UTC) + delay))
-        return values.time_to_json(values.time_from_json(text))
+        return values.time_to_json(ms_from_datetime(time_from_iso(text)))
+    except OverflowError as error:
+        raise CommandError(f"--schedule: {text} is beyond the year 9999", USAGE) from error
     except ValueError as error:
-        raise CommandError(f"--schedule {text}: {error}", USAGE) from error
+        raise CommandError(
+            f"--schedule: '{text}' is neither a delay like PT5M nor a time like 2026-01-31T08:00Z",
+            USAGE,
+        ) from error

@@ -1,24 +1,30 @@
 """The settings of entities as options of the command line, by the SDK's names, and back."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 from twinbus.cli.commands import Setting
+from twinbus.cli.failures import NOT_FOUND, USAGE, CommandError
 from twinbus.core.units import duration_to_iso, ms_from_datetime
 from twinbus.forms.values import time_to_json
 
-_DURATION = "ISO 8601, such as PT30S, PT5M or P14D."
+T = TypeVar("T")
+
+
+def _duration(name: str, what: str) -> Setting:
+    return Setting(name, str, f"{what} ISO 8601, such as PT30S, PT5M or P14D.", is_duration=True)
+
 
 _EVERY = (
-    Setting("default_message_time_to_live", str, f"How long messages live. {_DURATION}"),
-    Setting("auto_delete_on_idle", str, f"Delete it when unused for so long. {_DURATION}"),
+    _duration("default_message_time_to_live", "How long messages live."),
+    _duration("auto_delete_on_idle", "Delete it when unused for so long."),
     Setting("enable_batched_operations", bool, "Let the broker batch its writes."),
     Setting("user_metadata", str, "Anything you want to remember."),
 )
 _RECEIVED_FROM = (
-    Setting("lock_duration", str, f"How long a receiver has a message. {_DURATION}"),
+    _duration("lock_duration", "How long a receiver has a message."),
     Setting("max_delivery_count", int, "Dead-letter after so many failed deliveries."),
     Setting("dead_lettering_on_message_expiration", bool, "Keep expired messages."),
     Setting("forward_to", str, "Hand every message on to this queue or topic."),
@@ -27,7 +33,7 @@ _RECEIVED_FROM = (
 _SENT_TO = (
     Setting("max_size_in_megabytes", int, "Refuse sends when it is this large."),
     Setting("max_message_size_in_kilobytes", int, "The largest message."),
-    Setting("duplicate_detection_history_time_window", str, f"Remember ids for it. {_DURATION}"),
+    _duration("duplicate_detection_history_time_window", "Remember ids for it."),
 )
 _AT_BIRTH_SENT_TO = (
     Setting("requires_duplicate_detection", bool, "Drop a second message with the same id."),
@@ -63,10 +69,28 @@ _RUNTIME = (
 )
 
 
+def at_birth(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a new entity: what is empty is left to the broker."""
+    return {name: value for name, value in settings.items() if value != ""}
+
+
 def apply(properties: Any, settings: Mapping[str, Any]) -> None:
     """Change an entity's properties as the options say; an empty text clears a setting."""
+    if not settings:
+        raise CommandError("nothing to change: give a setting; --help lists them", USAGE)
     for name, value in settings.items():
         setattr(properties, name, None if value == "" else value)
+
+
+def found(get: Callable[[str], T], kind: str, name: str) -> T:
+    """Ask for an entity of one kind.
+
+    A broker also answers with one of another kind, and the SDK finds nothing in the answer.
+    """
+    try:
+        return get(name)
+    except AttributeError as error:
+        raise CommandError(f"there is no {kind} '{name}'", NOT_FOUND) from error
 
 
 def shown(properties: Any, runtime: Any = None) -> dict[str, Any]:

@@ -5,14 +5,14 @@ from typing import Annotated, Any
 import typer
 
 from twinbus.cli import settings as known
-from twinbus.cli.commands import Yes, command
+from twinbus.cli.commands import Yes, command, named, named_within
 from twinbus.cli.printer import Printer, confirm
 from twinbus.cli.remote import Remote
 from twinbus.core.names import subscription_path
 
 app = typer.Typer(no_args_is_help=True, help="Make, see, change and remove subscriptions.")
-Topic = Annotated[str, typer.Argument(help="The topic's name.")]
-Name = Annotated[str, typer.Argument(help="The subscription's name.")]
+Topic = Annotated[str, typer.Argument(callback=named, help="The topic's name.")]
+Name = Annotated[str, typer.Argument(callback=named_within, help="The subscription's name.")]
 
 _COLUMNS = ("name", "active_message_count", "dead_letter_message_count", "status")
 
@@ -23,7 +23,7 @@ def create(
 ) -> None:
     """Make a subscription; it gets every message until its rules say otherwise."""
     with remote.admin() as admin:
-        made = admin.create_subscription(topic, name, **settings)
+        made = admin.create_subscription(topic, name, **known.at_birth(settings))
     printer.result(_shown(topic, made), f"Subscription {name} of {topic} was made.")
 
 

@@ -5,12 +5,12 @@ from typing import Annotated, Any
 import typer
 
 from twinbus.cli import settings as known
-from twinbus.cli.commands import Yes, command
+from twinbus.cli.commands import Yes, command, named
 from twinbus.cli.printer import Printer, confirm
 from twinbus.cli.remote import Remote
 
 app = typer.Typer(no_args_is_help=True, help="Make, see, change and remove topics.")
-Name = Annotated[str, typer.Argument(help="The topic's name.")]
+Name = Annotated[str, typer.Argument(callback=named, help="The topic's name.")]
 
 _COLUMNS = ("name", "subscription_count", "scheduled_message_count", "size_in_bytes", "status")
 
@@ -19,7 +19,7 @@ _COLUMNS = ("name", "subscription_count", "scheduled_message_count", "size_in_by
 def create(remote: Remote, printer: Printer, name: Name, settings: dict[str, Any]) -> None:
     """Make a topic."""
     with remote.admin() as admin:
-        made = admin.create_topic(name, **settings)
+        made = admin.create_topic(name, **known.at_birth(settings))
     printer.result(known.shown(made), f"Topic {name} was made.")
 
 
@@ -27,7 +27,8 @@ def create(remote: Remote, printer: Printer, name: Name, settings: dict[str, Any
 def show(remote: Remote, printer: Printer, name: Name) -> None:
     """Show a topic's settings and counts."""
     with remote.admin() as admin:
-        found = known.shown(admin.get_topic(name), admin.get_topic_runtime_properties(name))
+        topic = known.found(admin.get_topic, "topic", name)
+        found = known.shown(topic, admin.get_topic_runtime_properties(name))
     printer.record(found)
 
 
@@ -44,7 +45,7 @@ def list_all(remote: Remote, printer: Printer) -> None:
 def update(remote: Remote, printer: Printer, name: Name, settings: dict[str, Any]) -> None:
     """Change a topic's settings; those not named stay as they are."""
     with remote.admin() as admin:
-        topic = admin.get_topic(name)
+        topic = known.found(admin.get_topic, "topic", name)
         known.apply(topic, settings)
         admin.update_topic(topic)
         changed = admin.get_topic(name)
@@ -56,5 +57,7 @@ def delete(remote: Remote, printer: Printer, name: Name, yes: Yes = False) -> No
     """Remove a topic, its subscriptions and all their messages."""
     confirm(f"Remove topic {name}, its subscriptions and all their messages?", yes)
     with remote.admin() as admin:
+        # Administration removes whatever has that name.
+        known.found(admin.get_topic, "topic", name)
         admin.delete_topic(name)
     printer.result({"deleted": name}, f"Topic {name} was removed.")

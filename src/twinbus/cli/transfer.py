@@ -15,7 +15,7 @@ from typing import Annotated, TextIO
 import typer
 
 from twinbus.cli.commands import Entity, command
-from twinbus.cli.failures import CommandError
+from twinbus.cli.failures import NOT_FOUND, USAGE, CommandError
 from twinbus.cli.node import Node
 from twinbus.cli.outbox import Outbox
 from twinbus.cli.printer import Printer
@@ -57,7 +57,7 @@ def import_(remote: Remote, printer: Printer, entity: Entity, file: Source) -> N
             for number, message in enumerate(read_lines(file), 1):
                 try:
                     encoded = from_json(message)
-                except ValueError as error:
+                except (ValueError, RecursionError) as error:
                     raise CommandError(
                         f"{file}, message {number}: {error}; {outbox.sent} were imported before it"
                     ) from error
@@ -72,6 +72,11 @@ def _whole_file(path: Path) -> Iterator[TextIO]:
     if str(path) == "-":
         yield sys.stdout
         return
+    # Told of the file that was named, not of the one beside it.
+    if path.is_dir():
+        raise CommandError(f"{path} is a directory: name a file in it", USAGE)
+    if not path.parent.is_dir():
+        raise CommandError(f"there is no directory {path.parent}: make it first", NOT_FOUND)
     part = path.with_name(path.name + ".part")
     try:
         with part.open("w", encoding="utf-8") as file:
