@@ -6,11 +6,15 @@ earliest deadline has come, `dispatch_ready` at the end of each turn of its loop
 
 from collections.abc import Callable
 from heapq import heappop, heappush
+from typing import Final
 
 from mypy_extensions import mypyc_attr
 
 from twinbus.engine.observer import Observer
 from twinbus.engine.records import Log
+
+# So few timers are never worth a sweep.
+_TIMERS_MIN: Final = 64
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -65,6 +69,8 @@ class Kernel:
         self._runs: list[Wakeable] = []
         self._timers: list[tuple[int, int, Wakeable]] = []
         self._timer_order = 0
+        #: How long the heap may become before timers that were set anew are swept out of it.
+        self._timers_max: int = _TIMERS_MIN
 
     # --- who has something to deliver -------------------------------------------------
 
@@ -126,6 +132,26 @@ class Kernel:
         stream.timer_ms = when_ms
         self._timer_order += 1
         heappush(self._timers, (when_ms, self._timer_order, stream))
+        if len(self._timers) > self._timers_max:
+            self._sweep_timers()
+
+    def _sweep_timers(self) -> None:
+        """Keep one timer for each who waits.
+
+        Whoever asks for an earlier time and then for the old one again leaves a timer behind
+        each time, and that would stay until its date, weeks ahead. When to sweep depends on
+        what was asked for and nothing else, so that a replay rings in the same order. The next
+        sweep comes when the heap has doubled: each timer pays for one.
+        """
+        kept: list[tuple[int, int, Wakeable]] = []
+        waiting: set[Wakeable] = set()
+        for timer in sorted(self._timers):
+            stream = timer[2]
+            if stream.timer_ms == timer[0] and stream not in waiting:
+                waiting.add(stream)
+                kept.append(timer)
+        self._timers = kept  # in order, and so a heap
+        self._timers_max = max(_TIMERS_MIN, 2 * len(kept))
 
     def look_again(self, now_ms: int) -> None:
         """The time was set: everyone who waits for a moment finds out anew when that is."""

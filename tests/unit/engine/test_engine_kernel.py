@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from engine_kit import Kit, ListLog, payload
+from engine_kit import LOCK_MS, Kit, ListLog, payload
 
+from twinbus.core.units import DAY_MS
 from twinbus.engine import records
 from twinbus.engine.engine import Engine
 from twinbus.engine.kernel import Kernel, Wakeable
@@ -24,6 +25,18 @@ class Sleeper(Wakeable):
         self.dispatched += 1
 
 
+class Numbered(Wakeable):
+    """Says which one rang."""
+
+    def __init__(self, number: int, rung: list[int]) -> None:
+        super().__init__()
+        self._number = number
+        self._rung = rung
+
+    def on_timer(self, now_ms: int) -> None:
+        self._rung.append(self._number)
+
+
 def make_kernel() -> Kernel:
     return Kernel(ListLog(), 0, lambda count: bytes(count))
 
@@ -40,6 +53,52 @@ def test_timers_ring_once_at_the_earliest_time_asked_for() -> None:
     kernel.run_timers(99)
     assert sleeper.rings == [20]
     assert kernel.deadline_ms() == 0
+
+
+def test_timers_that_were_set_anew_are_swept() -> None:
+    """Each waits for a day far ahead, and over and over for something near before it."""
+
+    def run() -> tuple[list[int], list[int]]:
+        kernel = make_kernel()
+        rung: list[int] = []
+        sleepers = [Numbered(number, rung) for number in range(40)]
+        for now_ms in range(1, 300):
+            for sleeper in sleepers[now_ms % 3 :: 3]:
+                kernel.call_at(now_ms, sleeper)
+                kernel.call_at(now_ms, sleeper)
+            kernel.run_timers(now_ms)
+            for sleeper in sleepers:
+                kernel.call_at(1_000_000, sleeper)
+            assert len(kernel._timers) <= 2 * 40 + 1
+            kernel.run_timers(now_ms)
+            assert kernel.deadline_ms() == 1_000_000
+        near = list(rung)
+        rung.clear()
+        kernel.run_timers(1_000_000)
+        assert kernel.deadline_ms() == 0
+        return near, rung
+
+    near, far = run()
+    assert near == [n for now_ms in range(1, 300) for n in range(now_ms % 3, 40, 3)]
+    assert sorted(far) == [*range(40)]
+    # The simulation relies on it.
+    assert run() == (near, far)
+
+
+def test_d5_a_queue_with_a_time_to_live_keeps_no_timer_for_each_message() -> None:
+    kit = Kit()
+    queue = kit.queue(default_message_time_to_live_ms=14 * DAY_MS)
+    taker = kit.taker(queue, credit=1_000)
+    for _ in range(500):
+        kit.send(queue, payload())
+        queue.main.complete(taker.locks.pop(), kit.now_ms)
+        kit.wait(LOCK_MS)
+    assert queue.main.index.live == 0
+    assert len(kit.engine.kernel._timers) < 100
+    kit.send(queue, payload(ttl_ms=1_000))
+    queue.main.abandon(taker.locks.pop(), kit.now_ms, None, DAY_MS)
+    kit.wait(DAY_MS)
+    assert queue.main.index.live == 0
 
 
 def test_whoever_is_ready_is_dispatched_once() -> None:
