@@ -5,12 +5,18 @@ server's bridge gives both a body. A `Lock` is one locked message: there is an o
 each of those, and for no other message.
 """
 
+from typing import Final
+
 from mypy_extensions import mypyc_attr
 
 from twinbus.core.errors import BusError
 from twinbus.engine.index import Chunk
 from twinbus.engine.observer import DeliveryRun, Observer
 from twinbus.engine.sessions import Session
+
+# What a lock token tells of a sequence number.
+TOKEN_SEQ_BITS: Final = 40
+TOKEN_SEQ_MASK: Final = (1 << TOKEN_SEQ_BITS) - 1
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -80,12 +86,14 @@ class Lock:
     """An exclusive hold on one message (R2)."""
 
     def __init__(
-        self, seq: int, low: int, locked_until_ms: int, delivery_count: int,
+        self, seq: int, number: int, locked_until_ms: int, delivery_count: int,
         consumer: Consumer | None, session: Session | None, deferred: bool,
     ) -> None:  # fmt: skip
         self.seq = seq
-        #: The low half of the lock token; the high half is the stream's own.
-        self.low = low
+        #: The low half of the lock token; the high half is the stream's own. As much of the
+        #: sequence number as there is room for finds the message, the lock's number tells
+        #: whether it is locked anew.
+        self.low = (seq & TOKEN_SEQ_MASK) << 24 | number & 0xFFFFFF
         self.locked_until_ms = locked_until_ms
         self.delivery_count = delivery_count
         #: Who received it; None when it was fetched by number.

@@ -15,7 +15,7 @@ from mypy_extensions import mypyc_attr
 from twinbus.core import errors
 from twinbus.core.errors import BusError
 from twinbus.engine import observations, records
-from twinbus.engine.consumer import Attachment, Consumer, Lock
+from twinbus.engine.consumer import TOKEN_SEQ_BITS, Attachment, Consumer, Lock
 from twinbus.engine.index import (
     ACTIVE,
     CHUNK_BITS,
@@ -207,10 +207,7 @@ class Stream(Shelf):
     ) -> Lock:  # fmt: skip
         self._lock_number += 1
         until_ms = now_ms + self.lock_duration_ms
-        lock = Lock(
-            seq, (seq << 24) | (self._lock_number & 0xFFFFFF), until_ms, delivery_count, consumer,
-            session, deferred,
-        )  # fmt: skip
+        lock = Lock(seq, self._lock_number, until_ms, delivery_count, consumer, session, deferred)
         self.index.set_state(seq, DEFERRED_LOCKED if deferred else LOCKED)
         self.locked[seq] = lock
         if session is not None:
@@ -223,10 +220,11 @@ class Stream(Shelf):
 
     def lock_by_low(self, low: int) -> Lock:
         """Find a lock by the low half of its token."""
-        lock = self.locked.get(low >> 24)
-        if lock is None or lock.low != low:
-            raise self.lock_lost(None)
-        return lock
+        for high in range(self.next_seq >> TOKEN_SEQ_BITS, -1, -1):
+            lock = self.locked.get(high << TOKEN_SEQ_BITS | low >> 24)
+            if lock is not None and lock.low == low:
+                return lock
+        raise self.lock_lost(None)
 
     def lock_lost(self, lock: Lock | None) -> BusError:
         self.locks_lost_total += 1

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from engine_kit import LOCK_MS, Kit, payload, properties_of, refusal
 
 from twinbus.core import errors
 from twinbus.engine import settlement
+from twinbus.engine import stored as form
 from twinbus.engine.settlement import PLAIN_COMPLETE, PLAIN_RELEASE, Settlement
 
 
@@ -44,6 +46,27 @@ def test_r2_lock_tokens_differ_between_streams_and_deliveries() -> None:
     assert queue.main.token_high != kit.queue("other").main.token_high
     assert queue.main.lock_by_low(taker.locks[1].low) is taker.locks[1]
     assert refusal(lambda: queue.main.lock_by_low(first)).kind is errors.MESSAGE_LOCK_LOST
+
+
+def test_r2_r8_lock_tokens_hold_whatever_the_sequence_number() -> None:
+    """A token has room for 40 bits of it."""
+    kit = Kit()
+    queue = kit.queue()
+    stream = queue.main
+    kit.send(queue, payload())
+    stream.next_seq = 2**40
+    kit.send(queue, payload(), payload(), payload())
+    stream.next_seq = 5 * 2**40 + 1
+    kit.send(queue, payload())
+    taker = kit.taker(queue, credit=5)
+    assert taker.seqs == [1, 2**40, 2**40 + 1, 2**40 + 2, 5 * 2**40 + 1]
+    for lock, stored in zip(taker.locks, taker.stored, strict=True):
+        form.locked_head(stored, lock.seq, 0, 0, stream.token_high, lock.low, lock.locked_until_ms)
+        assert stream.lock_by_low(lock.low) is lock
+    for lock in taker.locks:
+        kit.settle(queue, stream, stream.lock_by_low(lock.low), PLAIN_COMPLETE)
+        assert refusal(partial(stream.lock_by_low, lock.low)).kind is errors.MESSAGE_LOCK_LOST
+    assert kit.bodies(queue) == []
 
 
 def test_r2_messages_come_in_order_and_receivers_take_turns() -> None:
