@@ -3,9 +3,9 @@
 The planted faults: a port taken by another program; another AMQP broker on the port; a data
 directory that is none; a full disk; a key that others may read; an empty key; an expired
 certificate; a certificate with another's key; a certificate without the configured host; a
-journal held by a process that is no broker; a damaged journal; a clock behind the journal; a
-broken configuration; too few open files; an SDK that is too old; a wrong key in the
-connection string; an untrusted certificate; no Java that Spark could run on.
+journal held by a process that is no broker; a damaged journal; one that a later version wrote; a
+clock behind the journal; a broken configuration; too few open files; an SDK that is too old; a
+wrong key in the connection string; an untrusted certificate; no Java that Spark could run on.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ import pytest
 
 from tests.cli.command_line import CommandLine, Ended, Warm, clean_environment, command_line
 from tests.support.broker import KEY, PROJECT, Broker
+from twinbus.engine import records
 from twinbus.journal import Journal
 from twinbus.server.tls import own_certificate
 
@@ -57,7 +58,7 @@ def write_journal(directory: Path, now_ms: int) -> None:
     journal = Journal.open(directory / "journal")
     journal.replay(lambda *record: None)
     for number in range(3):
-        journal.append(b"record %d" % number)
+        journal.append(records.remembered(4, now_ms, b"record %d" % number))
         journal.commit_now(now_ms)
     journal.close()
 
@@ -196,6 +197,33 @@ def test_a_damaged_journal(doctor: CommandLine, data: Path) -> None:
     content[content.index(b"record 0")] ^= 0xFF
     segment.write_bytes(content)
     assert "a damaged batch" in only_fault(doctor, data)
+
+
+@pytest.mark.parametrize("what", ["record of kind 99", "batch"])
+def test_a_journal_that_a_later_version_wrote(doctor: CommandLine, data: Path, what: str) -> None:
+    """Doctor says so, and serve in one line; neither changes anything."""
+    (segment,) = (data / "journal").glob("*.seg")
+    if what == "batch":
+        head, _, tail = segment.read_bytes().rpartition(b"TWJ1")
+        segment.write_bytes(head + b"TWJ2" + tail)
+    else:
+        journal = Journal.open(data / "journal")
+        journal.replay(lambda *record: None)
+        journal.append(bytes((99,)))
+        journal.commit_now(time.time_ns() // 1_000_000)
+        journal.close()
+    before = segment.read_bytes()
+    assert f"the {what} at offset" in only_fault(doctor, data)
+    command = [sys.executable, "-m", "twinbus", "serve", "--data-dir", str(data)]
+    ports = ("--amqp-port", "0", "--amqps-port", "off", "--admin-port", "off")
+    told = subprocess.run(
+        [*command, *ports], env=doctor.environment, cwd=PROJECT, capture_output=True, text=True
+    )
+    assert told.returncode == FAULT
+    assert told.stderr.count("\n") == 1
+    assert f"the {what} at offset" in told.stderr
+    assert "was written by a newer Twinbus" in told.stderr
+    assert segment.read_bytes() == before
 
 
 def test_a_clock_behind_the_journal(doctor: CommandLine, data: Path) -> None:

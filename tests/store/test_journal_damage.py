@@ -119,7 +119,7 @@ def test_no_damage_to_an_older_segment_passes(data: st.DataObject) -> None:
     used = len(files[name].rstrip(b"\0"))
     start = data.draw(st.integers(0, used - 1))
     end = data.draw(st.integers(start + 1, len(files[name])))
-    filler = data.draw(st.sampled_from([b"\0", b"\xff", b"TWJ1"]))
+    filler = data.draw(st.sampled_from([b"\0", b"\xff", b"TWJ1", b"TWJ2"]))
     spoilt = bytearray(files[name])
     spoilt[start:end] = (filler * (end - start))[: end - start]
     if bytes(spoilt) == files[name]:

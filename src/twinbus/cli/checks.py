@@ -21,7 +21,9 @@ from pathlib import Path
 from cryptography import x509
 
 from twinbus import is_compiled
-from twinbus.journal import JournalError, RealDisk
+from twinbus.engine import records
+from twinbus.journal import JournalError, JournalNewer, RealDisk
+from twinbus.journal.batch import entries
 from twinbus.journal.scan import Chain, segment_numbers, walk
 from twinbus.server.config import Config, ConfigError, load
 from twinbus.server.tls import RENEW_BEFORE, SERVER_FILE, CertificateFiles, server_context
@@ -250,7 +252,7 @@ def check_lock(installation: Installation, holder: str | None, answers: bool) ->
 
 
 def check_journal(installation: Installation, in_use: bool) -> list[Finding]:
-    """Read every batch; also compare the clock with the last one's time."""
+    """Read every record; also compare the clock with the last batch's time."""
     directory = installation.journal
     if not directory.is_dir():
         return [Finding("journal", OK, "it will be made at the first start")]
@@ -258,8 +260,14 @@ def check_journal(installation: Installation, in_use: bool) -> list[Finding]:
     time_ms = batches = 0
     try:
         segments = segment_numbers(disk.names(directory))
-        for _, batch in walk(disk, directory, segments, Chain(), is_live=in_use):
+        for data, batch in walk(disk, directory, segments, Chain(), is_live=in_use):
             time_ms, batches = batch.time_ms, batches + 1
+            for _, location, _, record in entries(data, batch):
+                if record[0] not in records.KINDS:
+                    raise JournalNewer(str(records.UnknownKindError(record[0], location)))
+    except JournalNewer as error:
+        advice = "Use the version that wrote it."
+        return [Finding("journal", FAULT, str(error), advice)]
     except (JournalError, OSError) as error:
         advice = "Do not start the broker; restore the directory from a backup."
         return [Finding("journal", FAULT, str(error), advice)]

@@ -90,10 +90,7 @@ class Engine:
             number = int.from_bytes(record[1:5], "big")
             self.registry.orphan(number).replay_reservation(record, location)
         else:
-            raise ValueError(
-                f"record {lsn} is of kind {kind}, which this version does not know:"
-                " the journal was written by a newer Twinbus"
-            )
+            raise records.UnknownKindError(kind, location)
 
     def _replay_removed(self, number: int) -> None:
         self._puts.pop(number, None)

@@ -24,6 +24,8 @@ RESERVATION_SETTLED: Final = 11
 RESERVATION_RELEASED: Final = 12
 RESERVATION_ATTEMPTED: Final = 13
 
+KINDS: Final = range(PLACED, RESERVATION_ATTEMPTED + 1)
+
 # How a message left its stream.
 COMPLETED: Final = 1
 RECEIVED_AND_DELETED: Final = 2
@@ -77,6 +79,15 @@ class Log(Protocol):
     def append_carried(self, head: bytes, body: bytes = b"") -> int: ...
 
     def read(self, location: int, length: int) -> bytes: ...
+
+
+class UnknownKindError(Exception):
+    """A record of a kind that this version does not have; the text names the record."""
+
+    def __init__(self, kind: int, location: int) -> None:
+        super().__init__(
+            f"segment {location >> 32}: the record of kind {kind} at offset {location & 0xFFFFFFFF}"
+        )
 
 
 def settled(stream: int, first: int, count: int, how: int) -> bytes:

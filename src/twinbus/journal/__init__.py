@@ -1,7 +1,7 @@
 """Facts on disk: opaque records, appended, made durable in groups, replayed after a restart."""
 
 from .disk import Disk, RealDisk
-from .errors import JournalDamaged, JournalError, JournalFailed, JournalLocked
+from .errors import JournalDamaged, JournalError, JournalFailed, JournalLocked, JournalNewer
 from .journal import Journal
 from .scan import read_segments
 
@@ -12,6 +12,7 @@ __all__ = [
     "JournalError",
     "JournalFailed",
     "JournalLocked",
+    "JournalNewer",
     "RealDisk",
     "read_segments",
 ]

@@ -8,11 +8,17 @@ lost, swapped or left over from another time breaks the chain even where it is s
 
 A location is a segment's number << 32 | an offset in its file.
 
+What a later format must keep, so that a version which does not know it refuses it and does not
+take it for a torn tail: the magic with a higher digit, then checksum, length, previous checksum
+and location where they are, and what the checksum covers. The magic alone would not do: it may
+stand in a message, and a recycled file has the bytes of old messages everywhere.
+
 Pure functions over bytes; no file is touched here.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
@@ -22,6 +28,9 @@ MAGIC = b"TWJ1"
 # magic, crc, length, previous crc, location, first LSN, LSN count, record count, time in ms
 _HEADER = struct.Struct("<4sIIIQQIIQ")
 HEADER_BYTES = _HEADER.size
+_LATER_MAGIC = re.compile(rb"TWJ[2-9]")
+# magic, crc, length, previous crc, location
+_LATER_HEADER = struct.Struct("<4sIIIQ")
 _CHECKED_FROM = 8  # the checksum covers what follows it
 _WORD = struct.Struct("<I")
 WORD_BYTES = _WORD.size
@@ -97,10 +106,14 @@ def parse(data: bytes, offset: int, location: int) -> Batch | None:
 
 def is_whole(data: bytes, offset: int, batch: Batch) -> bool:
     """Tell whether the bytes of the batch at `offset` are all there and as they were written."""
-    end = offset + batch.length
+    return _is_whole(data, offset, batch.length, batch.crc)
+
+
+def _is_whole(data: bytes, offset: int, length: int, crc: int) -> bool:
+    end = offset + length
     if end > len(data):
         return False
-    return zlib.crc32(memoryview(data)[offset + _CHECKED_FROM : end]) == batch.crc
+    return zlib.crc32(memoryview(data)[offset + _CHECKED_FROM : end]) == crc
 
 
 def entries(data: bytes, batch: Batch, start: int | None = None) -> Iterator[Entry]:
@@ -135,4 +148,16 @@ def find_later(data: bytes, start: int, segment: int, next_lsn: int) -> Batch | 
         if batch is not None and batch.first_lsn >= next_lsn and is_whole(data, position, batch):
             return batch
         position = data.find(MAGIC, position + 1)
+    return None
+
+
+def find_newer(data: bytes, start: int, segment: int) -> int | None:
+    """Find a whole batch of a later format at or after `start`; return its offset."""
+    for found in _LATER_MAGIC.finditer(data, start):
+        offset = found.start()
+        if offset + _LATER_HEADER.size <= len(data):
+            _, crc, length, _, written_at = _LATER_HEADER.unpack_from(data, offset)
+            is_here = written_at == segment << 32 | offset and length >= _LATER_HEADER.size
+            if is_here and _is_whole(data, offset, length, crc):
+                return offset
     return None

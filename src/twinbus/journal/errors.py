@@ -17,6 +17,16 @@ class JournalFailed(JournalError):
     """A write or a sync failed earlier; nothing more is accepted until a restart."""
 
 
+class JournalNewer(JournalError):
+    """A later version wrote something that this one does not know."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what} was written by a newer Twinbus. Start the broker with that version, or"
+            " restore a backup made before it; nothing has been changed on disk."
+        )
+
+
 class JournalDamaged(JournalError):
     """Records that had been acknowledged cannot be read any more.
 

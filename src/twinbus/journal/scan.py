@@ -1,6 +1,7 @@
 """Walks segments from the oldest byte to the last whole batch, and judges how they end.
 
-A directory goes in; whole batches come out, in order, or JournalDamaged. Nothing is written.
+A directory goes in; whole batches come out, in order, or JournalDamaged, or JournalNewer. Nothing
+is written.
 
 What an ending means. One batch is in flight at a time, and the next is written only when the
 one before it is durable. So a batch that is not whole is a torn tail, never acknowledged, only
@@ -9,6 +10,9 @@ damage. Two things cannot be told from a torn tail after a crash: damage to the 
 acknowledged batch, and the loss of the last segment as a whole. After an orderly close the last
 batch is an empty closing mark, and only that mark is exposed. The loss of the oldest segments
 looks like their being dropped.
+
+A whole batch of a later format, in its place, was acknowledged by a later version. A torn write
+of this version cannot leave one, and one of that version does not: what it leaves may be cut.
 """
 
 from __future__ import annotations
@@ -17,9 +21,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from .batch import HEADER_BYTES, Batch, Entry, entries, find_later, is_whole, parse
+from .batch import HEADER_BYTES, Batch, Entry, entries, find_later, find_newer, is_whole, parse
 from .disk import Disk, RealDisk
-from .errors import JournalDamaged
+from .errors import JournalDamaged, JournalNewer
 
 SEGMENT_SUFFIX = ".seg"
 
@@ -53,6 +57,7 @@ def walk(
     if segments[:1] == [1]:
         chain.crc = 0  # the first batch ever follows no other
     expected: int | None = None
+    newer: JournalNewer | None = None
     for segment in segments:
         data = _read_segment(disk, directory, segment, is_live=is_live)
         if data is None:
@@ -70,8 +75,12 @@ def walk(
             offset = batch.end
         is_last = segment == segments[-1]
         if not (is_live and is_last):
-            _judge_end(data, path, segment, chain, offset, is_last=is_last)
+            found = _judge_end(data, path, segment, chain, offset, is_last=is_last)
+            newer = newer or found
         expected = segment + 1
+    # Not before the end: with a batch of this version behind it, it is a turned bit in the magic.
+    if newer is not None:
+        raise newer
 
 
 def _read_segment(disk: Disk, directory: Path, segment: int, *, is_live: bool) -> bytes | None:
@@ -115,18 +124,22 @@ def _scan(data: bytes, path: Path, segment: int, chain: Chain) -> Iterator[Batch
 
 def _judge_end(
     data: bytes, path: Path, segment: int, chain: Chain, offset: int, *, is_last: bool
-) -> None:
-    """Raise JournalDamaged unless the segment may end at `offset`."""
+) -> JournalNewer | None:
+    """Raise JournalDamaged unless the segment may end at `offset`, or a later version went on."""
     # A header's length is not believed here: were it damaged, it would hide what follows it.
     later = find_later(data, offset + 1, segment, chain.next_lsn)
     if later is not None:
         last_lsn = max(later.first_lsn - 1, chain.next_lsn)
         raise JournalDamaged(path, offset, chain.next_lsn, last_lsn, "a damaged batch")
+    newer = find_newer(data, offset, segment)
+    if newer is not None:
+        return JournalNewer(f"{path}: the batch at offset {newer}")
     # A later segment, or older ones dropped, say that this one held batches; a header in the
     # place of the next batch, with a later segment, that it was durable.
     began = offset > 0 or (is_last and chain.crc is not None)
     if not began or (not is_last and parse(data, offset, segment << 32 | offset)):
         raise JournalDamaged(path, offset, chain.next_lsn, None, "a damaged batch")
+    return None
 
 
 def read_segments(

@@ -21,8 +21,9 @@ from twinbus.engine.carrying import Carrier
 from twinbus.engine.census import take_census
 from twinbus.engine.engine import Engine
 from twinbus.engine.kernel import Sealed
+from twinbus.engine.records import UnknownKindError
 from twinbus.engine.shifting import shift
-from twinbus.journal import Journal, JournalFailed
+from twinbus.journal import Journal, JournalFailed, JournalNewer
 from twinbus.server.bridge import Hub, Replies
 from twinbus.server.pulse import Pulse
 
@@ -92,7 +93,10 @@ class Broker:
 
     def _replay(self) -> None:
         self.hub.now_ms = self.clock()
-        self.journal.replay(self.engine.replay)
+        try:
+            self.journal.replay(self.engine.replay)
+        except UnknownKindError as error:
+            raise JournalNewer(str(error)) from error
         self.engine.finish_replay(self.hub.now_ms)
 
     def track(self, error: BusError, subject: str) -> str:

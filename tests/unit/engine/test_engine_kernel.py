@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 from engine_kit import LOCK_MS, Kit, ListLog, payload
 
@@ -144,8 +146,21 @@ def test_payloads_stay_in_memory_while_the_budget_lasts() -> None:
 
 def test_a_record_from_the_future_stops_the_start() -> None:
     engine = Engine(ListLog(), 0, lambda count: bytes(count))
-    with pytest.raises(ValueError, match="newer Twinbus"):
-        engine.replay(1, 1, 0, b"\xee")
+    with pytest.raises(records.UnknownKindError, match="segment 3: the record of kind 238 at"):
+        engine.replay(1, 3 << 32 | 52, 0, b"\xee")
+
+
+def test_every_kind_of_record_is_known() -> None:
+    engine = Engine(ListLog(), 0, lambda count: bytes(count))
+    for kind in range(256):
+        try:
+            engine.replay(1, 1, 0, bytes((kind,)))
+        except records.UnknownKindError:
+            assert kind not in records.KINDS
+        except (struct.error, IndexError):
+            assert kind in records.KINDS  # too short for its kind
+        else:
+            assert kind in records.KINDS
 
 
 def test_namespaces_are_apart_and_compared_without_case() -> None:
