@@ -135,6 +135,7 @@ class World:
     def _open(self) -> None:
         observing = self.witness is not None
         self.engine = Engine(self.store, self.memory_bytes_max, self.dice, observing)
+        self.engine.begin_replay(self.now_ms)
         self.store.replay(self.engine.replay)
         self.engine.finish_replay(self.now_ms)
         self.kernel = self.engine.kernel
@@ -493,6 +494,7 @@ class World:
     def _check_replay(self) -> None:
         """What was committed reads back as what it was."""
         engine = Engine(self.store, 0, self.dice)
+        engine.begin_replay(self.now_ms)
         self.store.revisit(engine.replay)
         engine.finish_replay(self.now_ms)
         found = dump_engine(engine, self.now_ms)

@@ -225,6 +225,7 @@ class _Part:
 def replay(files: Files, now_ms: int) -> Live:
     journal = Journal.open(JOURNAL, disk=MemoryDisk(files), segment_bytes=SEGMENT_BYTES)
     engine = Engine(journal, 0, bytes)
+    engine.begin_replay(now_ms)
     journal.replay(engine.replay)
     engine.finish_replay(now_ms)
     return live_of(engine)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 from twinbus.core.errors import ARGUMENT_ERROR, NOT_ALLOWED, BusError
-from twinbus.core.units import MINUTE_MS, SECOND_MS, UNLIMITED_MS
+from twinbus.core.units import DAY_MS, MINUTE_MS, SECOND_MS, UNLIMITED_MS
 
 ACTIVE = "Active"
 DISABLED = "Disabled"
@@ -23,6 +23,7 @@ MANAGE = "Manage"
 
 INT32_MAX = 2**31 - 1
 DEFAULT_RULE = "$Default"
+DUPLICATE_WINDOW_MS_MAX = 7 * DAY_MS
 
 
 @dataclass(slots=True)
@@ -226,7 +227,7 @@ def _check_time_to_live(ttl_ms: int) -> None:
 
 
 def _check_window(window_ms: int) -> None:
-    if not 20 * SECOND_MS <= window_ms <= 7 * 24 * 60 * MINUTE_MS:
+    if not 20 * SECOND_MS <= window_ms <= DUPLICATE_WINDOW_MS_MAX:
         raise _refuse("DuplicateDetectionHistoryTimeWindow must be from 20 seconds to 7 days.")
 
 

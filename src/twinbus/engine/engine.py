@@ -1,7 +1,7 @@
 """The whole of the broker's logic: namespaces, and how they are read from the journal.
 
-`replay` takes the journal's records in order, `finish_replay` makes entities of them. After
-that commands come in through namespaces, entities and streams.
+`begin_replay` is told the time, `replay` takes the journal's records in order, `finish_replay`
+makes entities of them. After that commands come in through namespaces, entities and streams.
 """
 
 import json
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from twinbus.core.descriptions import (
+    DUPLICATE_WINDOW_MS_MAX,
     QueueDescription,
     RuleDescription,
     SubscriptionDescription,
@@ -22,6 +23,7 @@ from twinbus.engine.namespace import Namespace, Registry
 from twinbus.engine.observations import DELIVERED, Observation
 from twinbus.engine.observer import Observer
 from twinbus.engine.records import Log
+from twinbus.engine.remembered import RememberedIds
 from twinbus.engine.sessions import SessionTable
 from twinbus.engine.stream import Stream
 
@@ -41,7 +43,10 @@ class Engine:
         self.namespaces: dict[str, Namespace] = {}
         # Read from the journal, not made into entities yet.
         self._puts: dict[int, tuple[int, bytes, int]] = {}
-        self._remembered: dict[int, list[tuple[int, bytes, int]]] = {}
+        self._remembered: dict[int, RememberedIds] = {}
+        #: The window of each entity that has such ids, by what was last read of it.
+        self._windows: dict[int, int] = {}
+        self._replay_now_ms = 0
 
     def namespace(self, name: str, now_ms: int) -> Namespace:
         """Give a namespace, made if it is not there."""
@@ -52,6 +57,10 @@ class Engine:
         return namespace
 
     # --- replay -----------------------------------------------------------------------
+
+    def begin_replay(self, now_ms: int) -> None:
+        """Take the time that `finish_replay` will be given: what is over by then is not kept."""
+        self._replay_now_ms = now_ms
 
     def replay(self, lsn: int, location: int, time_ms: int, record: bytes) -> None:
         """Take in one record; the last one about a thing wins."""
@@ -71,14 +80,14 @@ class Engine:
         elif kind == records.ENTITY_PUT:
             number, entity_kind, body = records.read_entity_put(record)
             self._puts[number] = (entity_kind, body, location)
+            self._windows.pop(number, None)
             self.registry.next_number = max(self.registry.next_number, number + 1)
         elif kind == records.ENTITY_REMOVED:
             self._replay_removed(records.read_entity_removed(record))
         elif kind == records.SESSION_STATE_SET:
             self._replay_session_state(record, location)
         elif kind == records.REMEMBERED:
-            number, at_ms, message_id = records.read_remembered(record)
-            self._remembered.setdefault(number, []).append((at_ms, message_id, location))
+            self._replay_remembered(record, location, time_ms)
         elif kind == records.SEQUENCE_REACHED:
             number, next_seq = records.read_sequence(record)
             stream = self.registry.orphan(number)
@@ -94,10 +103,37 @@ class Engine:
 
     def _replay_removed(self, number: int) -> None:
         self._puts.pop(number, None)
+        self._windows.pop(number, None)
         self.registry.next_number = max(self.registry.next_number, number + 1)
         for which in range(4):
             self.registry.orphans.pop(number << 2 | which, None)
             self._remembered.pop(number << 2 | which, None)
+
+    def _replay_remembered(self, record: bytes, location: int, time_ms: int) -> None:
+        number, at_ms, message_id = records.read_remembered(record)
+        ids = self._remembered.get(number)
+        if ids is None:
+            ids = self._remembered[number] = RememberedIds()
+        ids.add(at_ms, message_id, location)
+        # What was out of the window when this was written does not count any more, also if the
+        # window is made longer later. Should the clock have been ahead then, and was set back
+        # since, the present decides, as it does in the end.
+        ids.drop_until(min(time_ms, self._replay_now_ms) - self._window_ms(number >> 2))
+
+    def _window_ms(self, number: int) -> int:
+        """The window of an entity; the longest that there is while nothing was read of it.
+
+        Its description may follow what happened to it: compaction writes it anew.
+        """
+        window_ms = self._windows.get(number)
+        if window_ms is None:
+            window_ms = DUPLICATE_WINDOW_MS_MAX
+            put = self._puts.get(number)
+            if put is not None:
+                described: dict[str, Any] = json.loads(put[1])["description"]
+                window_ms = described.get("duplicate_detection_history_time_window_ms", window_ms)
+            self._windows[number] = window_ms
+        return window_ms
 
     def _replay_observed(self, seen: Observation, time_ms: int) -> None:
         stream = self.registry.orphans.get(seen.stream)
@@ -128,6 +164,7 @@ class Engine:
             self._restore_history(entity, now_ms)
             namespace.watch_idle(entity, now_ms)
         self._remembered = {}
+        self._windows = {}
 
     def _build(
         self, number: int, kind: int, body: bytes, location: int, now_ms: int
@@ -154,8 +191,9 @@ class Engine:
 
     def _restore_history(self, entity: Entity, now_ms: int) -> None:
         history = entity.history
-        if history is not None:
-            for at_ms, message_id, location in self._remembered.get(entity.main.number, ()):
+        ids = self._remembered.pop(entity.main.number, None)
+        if history is not None and ids is not None:
+            for at_ms, message_id, location in ids:
                 if now_ms - at_ms < history.window_ms:
                     # A clock that was set back must not make the window longer.
                     history.note(message_id, min(at_ms, now_ms), location)

@@ -93,6 +93,7 @@ class Broker:
 
     def _replay(self) -> None:
         self.hub.now_ms = self.clock()
+        self.engine.begin_replay(self.hub.now_ms)
         try:
             self.journal.replay(self.engine.replay)
         except UnknownKindError as error:
