@@ -35,7 +35,7 @@ from twinbus.engine.carrying import Carrier
 from twinbus.engine.consumer import Consumer, Lock
 from twinbus.engine.engine import Engine
 from twinbus.engine.entities import Entity, Holder, Subscription
-from twinbus.engine.index import GONE, LOCKED
+from twinbus.engine.index import GONE, LOCKED, NEVER
 from twinbus.engine.message import Message, take_in
 from twinbus.engine.namespace import Namespace
 from twinbus.engine.sessions import Session
@@ -139,6 +139,8 @@ class World:
         self.store.replay(self.engine.replay)
         self.engine.finish_replay(self.now_ms)
         self.kernel = self.engine.kernel
+        # The naive broker does everything that is due at once.
+        self.kernel.effort_max = self.kernel.effort_left = NEVER
         self.carrier: Carrier | None = None
         if self.witness is not None:
             self.witness.begin()

@@ -70,3 +70,14 @@ def tracked(text: str, tracking_id: str, subject: str, time_iso: str) -> str:
     """End a refusal's text as Azure does, so that it can be found in the log."""
     end = "" if text.endswith(".") else "."
     return f"{text}{end} TrackingId:{tracking_id}, SystemTracker:{subject}, Timestamp:{time_iso}"
+
+
+def transfer_reason(error: BusError) -> str:
+    """Name the refusal of a forwarded message as the transfer dead-letter queue does."""
+    if error.kind is NOT_FOUND:
+        return "MessagingEntityNotFound"
+    if error.kind is ENTITY_DISABLED:
+        return "MessagingEntityDisabled"
+    if error.kind is QUOTA_EXCEEDED:
+        return "QuotaExceeded"
+    return "ForwardingFailed"

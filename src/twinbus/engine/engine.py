@@ -162,6 +162,10 @@ class Engine:
             for stream in entity.streams.values():
                 stream.replayed()
             self._restore_history(entity, now_ms)
+            if entity.forward_to is not None and entity.main.index.live:
+                # It may have been at it when the broker stopped.
+                entity.main.is_leaving = True
+                self.kernel.call_at(now_ms, entity.main)
             namespace.watch_idle(entity, now_ms)
         self._remembered = {}
         self._windows = {}

@@ -27,7 +27,9 @@ from twinbus.engine.message import MESSAGE_ID, Message
 from twinbus.engine.metering import UNIT_BYTES, extra_units
 from twinbus.engine.rules import Rule
 from twinbus.engine.sessions import SessionTable
-from twinbus.engine.stream import Owner, Stream
+from twinbus.engine.shelf import Shelf
+from twinbus.engine.stream import Stream
+from twinbus.engine.upkeep import MOVE_EFFORT, Owner
 from twinbus.engine.view import View
 from twinbus.filters import EvaluationError
 
@@ -263,7 +265,7 @@ class Entity(Owner):
             message.stored, now_ms, 0, SCHEDULED, 0, session_id, message.scheduled_ms
         )
 
-    def activate(self, stream: Stream, seq: int, now_ms: int) -> None:
+    def activate(self, stream: Shelf, seq: int, now_ms: int) -> None:
         """A scheduled message is due: it gets a new number and today's date."""
         self.accessed_ms = now_ms
         message = Message(stream.stored(seq))
@@ -282,7 +284,8 @@ class Holder(Entity):
     def accept(self, message: Message, now_ms: int, ttl_ms: int, hops: int) -> None:
         if self.time_to_live_ms < ttl_ms:
             ttl_ms = self.time_to_live_ms
-        if self.forward_to is not None:
+        # What comes over another entity passes those that wait: its hops are not kept.
+        if self.forward_to is not None and (hops or not self.main.is_leaving):
             self._hand_on(message, self.forward_to, now_ms, ttl_ms, hops)
             return
         stream = self.main
@@ -320,23 +323,34 @@ class Holder(Entity):
                 target.check(message)
                 target.take_forwarded(message, now_ms, ttl_ms, hops + 1)
             except BusError as error:
-                self._bury_transfer(message, now_ms, _reason(error), error.text)
+                self._bury_transfer(message, now_ms, errors.transfer_reason(error), error.text)
             finally:
                 self.is_handing_on = came_back
 
     def forward_waiting(self, now_ms: int) -> None:
-        """Hand on what waits here although the entity forwards (E9)."""
+        """Hand on what waits although the entity forwards (E9), as far as this batch allows."""
         stream = self.main
+        stream.is_leaving = False
+        path = self.forward_to
+        if path is None:
+            return
+        target = self.directory.find(path)
+        effort = MOVE_EFFORT if target is None else MOVE_EFFORT * target.copies()
         seq = stream.index.find_state(ACTIVE, 1, stream.last_seq())
-        while seq:
+        while seq and self.kernel.effort_left > 0:
             # Its time to live runs on from where it was, or is over (D5).
             if not stream.expire_if_due(seq, now_ms):
                 message = Message(stream.stored(seq))
+                message.shared = stream.location(seq)
+                self.kernel.effort_left -= effort + len(message.stored)
                 expires_ms = stream.expires_ms(seq)
                 stream.remove(seq, records.FORWARDED)
                 ttl_ms = expires_ms - now_ms if expires_ms else UNLIMITED_MS
-                self.accept(message, now_ms, ttl_ms, 0)
+                self._hand_on(message, path, now_ms, min(ttl_ms, self.time_to_live_ms), 0)
             seq = stream.index.find_state(ACTIVE, seq + 1, stream.last_seq())
+        if seq:
+            stream.is_leaving = True
+            self.kernel.put_off(stream)
 
     def _bury_transfer(self, message: Message, now_ms: int, reason: str, text: str) -> None:
         stored = message.buried(reason, text, self.path)
@@ -345,13 +359,13 @@ class Holder(Entity):
     # --- dead-lettering ---------------------------------------------------------------
 
     def dead_letter(
-        self, stream: Stream, seq: int, reason: str, description: str, delivery_count: int,
+        self, stream: Shelf, seq: int, reason: str, description: str, delivery_count: int,
         now_ms: int,
     ) -> None:  # fmt: skip
         self.bury(stream, seq, reason, description, {}, delivery_count, now_ms)
 
     def bury(
-        self, stream: Stream, seq: int, reason: str | None, description: str | None,
+        self, stream: Shelf, seq: int, reason: str | None, description: str | None,
         properties: dict[object, object], delivery_count: int, now_ms: int,
     ) -> None:  # fmt: skip
         """Move a message from the main stream to the dead-letter queue (D1–D3, D7)."""
@@ -548,6 +562,9 @@ class Topic(Entity):
     def size_bytes(self) -> int:
         return self.bytes_used + sum([s.bytes_used for s in self.subscriptions.values()])
 
+    def copies(self) -> int:
+        return max(1, len(self.subscriptions))
+
     def check(self, message: Message) -> None:
         super().check(message)
         if self.size_bytes() >= self.bytes_max:
@@ -572,14 +589,3 @@ class Topic(Entity):
                 subscription.receive_copies(message, view, now_ms, ttl_ms, hops)
         finally:
             self.is_handing_on = came_back
-
-
-def _reason(error: BusError) -> str:
-    """Name the refusal of a forwarded message as the transfer dead-letter queue does."""
-    if error.kind is errors.NOT_FOUND:
-        return "MessagingEntityNotFound"
-    if error.kind is errors.ENTITY_DISABLED:
-        return "MessagingEntityDisabled"
-    if error.kind is errors.QUOTA_EXCEEDED:
-        return "QuotaExceeded"
-    return "ForwardingFailed"

@@ -297,8 +297,9 @@ class Index:
         self.chunks[seq >> CHUNK_BITS].set_expiry(seq & CHUNK_MASK, expires_ms)
         self.expires_min = min(self.expires_min, expires_ms)
 
-    def expired(self, now_ms: int, seq_max: int) -> list[int]:
-        """List the active messages up to `seq_max` whose time is over, oldest first.
+    def expired(self, now_ms: int, seq_max: int, count_max: int) -> list[int]:
+        """List the active messages up to `seq_max` whose time is over, oldest first; as many as
+        `count_max` at most.
 
         A deferred message stays until it is settled (E5); one that is locked still counts as
         expiring then, since its lock may end first.
@@ -306,11 +307,11 @@ class Index:
         found: list[int] = []
         if self.expires_min > now_ms:
             return found
-        self.expires_min = NEVER
+        expires_min: int = NEVER
         for number in self.order:
             chunk = self.chunks[number]
             if chunk.expires_min > now_ms or chunk.expires is None:
-                self.expires_min = min(self.expires_min, chunk.expires_min)
+                expires_min = min(expires_min, chunk.expires_min)
                 continue
             earliest: int = NEVER
             for offset in range(len(chunk.expires)):
@@ -320,11 +321,15 @@ class Index:
                     continue
                 seq = (number << CHUNK_BITS) + offset
                 if expires_ms <= now_ms and state == ACTIVE and seq <= seq_max:
+                    if len(found) == count_max:
+                        # This one is left: it expires no later than was known before.
+                        return found
                     found.append(seq)
                 else:
                     earliest = min(earliest, expires_ms)
             chunk.expires_min = earliest
-            self.expires_min = min(self.expires_min, earliest)
+            expires_min = min(expires_min, earliest)
+        self.expires_min = expires_min
         return found
 
     def located_before(self, location_max: int) -> list[int]:

@@ -15,6 +15,11 @@ from twinbus.engine.records import Log
 
 # So few timers are never worth a sweep.
 _TIMERS_MIN: Final = 64
+# What streams may do unasked in one batch, in bytes that are read and written (see upkeep.py).
+# Some ten milliseconds of work: others are served in between.
+_EFFORT_MAX: Final = 1024 * 1024
+# A time that has come, whatever the time is.
+_AT_ONCE: Final = 1
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -26,6 +31,7 @@ class Wakeable:
         self.timer_ms = 0
         self.is_ready = False
         self.is_touched = False
+        self.is_put_off = False
 
     def on_timer(self, now_ms: int) -> None:
         raise NotImplementedError
@@ -64,6 +70,10 @@ class Kernel:
         self.dice = dice
         #: Gathers what happens; None where nobody captures it.
         self.observer: Observer | None = None
+        self.effort_max: int = _EFFORT_MAX
+        #: What streams may still do unasked in this batch.
+        self.effort_left: int = _EFFORT_MAX
+        self._put_off: list[Wakeable] = []
         self._ready: list[Wakeable] = []
         self._touched: list[Wakeable] = []
         self._runs: list[Wakeable] = []
@@ -108,11 +118,29 @@ class Kernel:
     def seal(self) -> Sealed:
         """Write what is still gathered; say what the batch that ends here makes durable."""
         self.write_runs()
+        self._begin_effort()
         touched = self._touched
         self._touched = []
         for stream in touched:
             stream.is_touched = False
         return Sealed([(stream, stream.last_seq()) for stream in touched])
+
+    def put_off(self, stream: Wakeable) -> None:
+        """The effort is used up: let the stream go on with the next batch."""
+        if not stream.is_put_off:
+            stream.is_put_off = True
+            self._put_off.append(stream)
+
+    def _begin_effort(self) -> None:
+        self.effort_left = self.effort_max
+        late = self._put_off
+        if late:
+            self._put_off = []
+            # The first to be put off is the one that had its share: it comes last now.
+            late.append(late.pop(0))
+            for stream in late:
+                stream.is_put_off = False
+                self.call_at(_AT_ONCE, stream)
 
     def committed(self, sealed: Sealed) -> None:
         for stream, seq in sealed.streams:

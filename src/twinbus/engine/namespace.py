@@ -18,7 +18,8 @@ from twinbus.engine.entities import Directory, Entity, Holder, Queue, Subscripti
 from twinbus.engine.idle import IdleTimer
 from twinbus.engine.kernel import Kernel
 from twinbus.engine.rules import Rule
-from twinbus.engine.stream import Owner, Stream
+from twinbus.engine.stream import Stream
+from twinbus.engine.upkeep import Owner
 
 
 class Registry:

@@ -56,7 +56,7 @@ def reserve(
 
 
 def attempt(
-    holder: Holder, stream: Stream, consumer: str, epoch: int, attempts_max: int, now_ms: int
+    stream: Stream, consumer: str, epoch: int, attempts_max: int, now_ms: int
 ) -> Reservation:
     """Count one more attempt at an epoch; one too many sends its messages to their death.
 
@@ -76,7 +76,7 @@ def attempt(
         )
         _let_go(stream, reservation)
         for seq in reservation.seqs():
-            holder.dead_letter(stream, seq, BURIED_REASON, text, stream.counts.get(seq, 0), now_ms)
+            stream.let_die(seq, BURIED_REASON, text, stream.counts.get(seq, 0), now_ms)
         reservation.ranges = []
     stream.kernel.log.append(
         records.reservation_attempted(

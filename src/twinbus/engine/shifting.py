@@ -26,6 +26,9 @@ def _shift_stream(stream: Stream, step_ms: int) -> None:
     if stream.sessions is not None:
         for session in stream.sessions.held.values():
             session.locked_until_ms += step_ms
+    if step_ms < 0:
+        # What had expired, and was passed over, may have time again.
+        stream.cursor = 1
     # The order stays as it was, so a heap stays a heap.
     stream.delayed = [(until_ms + step_ms, seq) for until_ms, seq in stream.delayed]
     for consumer in stream.seekers:

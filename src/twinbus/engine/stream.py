@@ -10,8 +10,6 @@ from collections import deque
 from heapq import heappop, heappush
 from typing import Final
 
-from mypy_extensions import mypyc_attr
-
 from twinbus.core import errors
 from twinbus.core.errors import BusError
 from twinbus.engine import observations, records
@@ -28,43 +26,27 @@ from twinbus.engine.index import (
 from twinbus.engine.kernel import Kernel
 from twinbus.engine.metering import UNIT_BYTES, extra_units
 from twinbus.engine.sessions import Session, SessionTable
-from twinbus.engine.shelf import Account, Shelf
+from twinbus.engine.upkeep import Owner, Upkeep
 
 # How many messages a receiver gets before the next in line has its turn.
 _BURST: Final = 64
+# How many expired messages a search for one to deliver goes past at once: 10 ms.
+_PASSES_MAX: Final = 20_000
 # When to look again at an expired message that could not be dropped yet.
 _LOOK_AGAIN_MS: Final = 1_000
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
-class Owner(Account):
-    """What a stream asks of the entity that it belongs to."""
-
-    def dead_letter(
-        self, stream: "Stream", seq: int, reason: str, description: str, delivery_count: int,
-        now_ms: int,
-    ) -> None:  # fmt: skip
-        """Move a message that is locked by nobody to the dead-letter queue."""
-        raise NotImplementedError
-
-    def activate(self, stream: "Stream", seq: int, now_ms: int) -> None:
-        """A scheduled message is due."""
-        raise NotImplementedError
-
-
-class Stream(Shelf):
+class Stream(Upkeep):
     def __init__(self, kernel: Kernel, owner: Owner, number: int, path: str) -> None:
         super().__init__(kernel, owner, number, path)
-        self.owner = owner
         # Settings, from the entity's description.
         self.lock_duration_ms = 30_000
         self.max_delivery_count = 10
-        self.dead_letters_expired = False
         #: False in the dead-letter queues: time to live and delivery limits stop there (D1).
         self.is_main = True
         self.receive_disabled = False
 
-        #: No active message lies before it.
+        #: No active message lies before it, those aside that have expired.
         self.cursor = 1
         #: Locked messages, soonest to expire first: all locks of a stream last equally long.
         self.locked: dict[int, Lock] = {}
@@ -76,13 +58,10 @@ class Stream(Shelf):
         self.seekers: dict[Consumer, int] = {}
         self.token_high = kernel.dice(8)
         self._lock_number = 0
+        #: A search stopped at what has expired and is not gone yet.
+        self.is_stalled = False
         #: Counted since start.
         self.locks_lost_total = 0
-
-    def belong_to(self, owner: Owner) -> None:
-        """Say whose stream it is: one read from the journal learns that late."""
-        self.owner = owner
-        self.account = owner
 
     # --- receivers --------------------------------------------------------------------
 
@@ -154,7 +133,7 @@ class Stream(Shelf):
 
     def _next_active(self, now_ms: int) -> int:
         """The first message that can be delivered, 0 when there is none."""
-        while True:
+        for _ in range(_PASSES_MAX):
             seq = self.index.find_state(ACTIVE, self.cursor, self.durable_seq)
             if seq == 0:
                 self.cursor = self.durable_seq + 1
@@ -162,20 +141,9 @@ class Stream(Shelf):
             self.cursor = seq + 1
             if self.index.expires_min > now_ms or not self.expire_if_due(seq, now_ms):
                 return seq
-
-    def expire_if_due(self, seq: int, now_ms: int) -> bool:
-        """Drop or dead-letter a message whose time is over (D5); tell whether it was."""
-        expires_ms = self.expires_ms(seq)
-        if not expires_ms or expires_ms > now_ms:
-            return False
-        if self.dead_letters_expired:
-            self.owner.dead_letter(
-                self, seq, "TTLExpiredException", "The message expired and was dead lettered.",
-                self.counts.get(seq, 0), now_ms,
-            )  # fmt: skip
-        else:
-            self.remove(seq, records.EXPIRED)
-        return True
+        self.is_stalled = True
+        self.kernel.put_off(self)
+        return 0
 
     def _hand_over(self, consumer: Consumer, seq: int, now_ms: int) -> None:
         chunk = self.index.chunks[seq >> CHUNK_BITS]
@@ -315,11 +283,8 @@ class Stream(Shelf):
                 self._note_attempt(seq, delivery_count, DEFERRED)
             return
         if self._is_spent(delivery_count):
-            self.owner.dead_letter(
-                self, seq, "MaxDeliveryCountExceeded",
-                f"Message could not be consumed after {delivery_count} delivery attempts.",
-                delivery_count, now_ms,
-            )  # fmt: skip
+            text = f"Message could not be consumed after {delivery_count} delivery attempts."
+            self.let_die(seq, "MaxDeliveryCountExceeded", text, delivery_count, now_ms)
             return
         if delivery_count != lock.delivery_count:
             self._note_attempt(seq, delivery_count, ACTIVE)
@@ -466,6 +431,7 @@ class Stream(Shelf):
     def _dispatch_sessions(self, now_ms: int) -> None:
         table = self.sessions
         assert table is not None
+        self.is_stalled = False
         if self.seekers and table.free:
             self._seat_seekers(table, now_ms)
         restless = table.restless
@@ -477,7 +443,7 @@ class Stream(Shelf):
 
     def _seat_seekers(self, table: SessionTable, now_ms: int) -> None:
         for session in list(table.free.values()):
-            if not self.seekers:
+            if not self.seekers or self.is_stalled:
                 return
             if self._first_of(session, now_ms) == 0:
                 continue
@@ -492,8 +458,13 @@ class Stream(Shelf):
             seq = session.first()
             if seq == 0 or seq > self.durable_seq:
                 return 0
-            if self.index.state(seq) == ACTIVE and not self.expire_if_due(seq, now_ms):
-                return seq
+            if self.index.state(seq) == ACTIVE:
+                if not self.expire_if_due(seq, now_ms):
+                    return seq
+                if self.index.state(seq) == ACTIVE:
+                    # It could not go yet, and the others wait behind it.
+                    self.is_stalled = True
+                    return 0
             # Settled or moved while it waited: what is left in the heap is stale.
             session.pop()
 
@@ -525,13 +496,10 @@ class Stream(Shelf):
         else:
             self._expire_sessions(now_ms)
         self._end_delays(now_ms)
-        while self.scheduled and self.scheduled[0][0] <= now_ms:
-            due_ms, seq = heappop(self.scheduled)
-            if self.due.get(seq) == due_ms:
-                self.owner.activate(self, seq, now_ms)
-        if self.receivers:
-            for seq in self.index.expired(now_ms, self.durable_seq):
-                self.expire_if_due(seq, now_ms)
+        self.tend(now_ms)
+        if self.is_stalled:
+            self.is_stalled = False
+            self.kernel.wake(self)
         self._set_timer(now_ms)
 
     def _end_delays(self, until_ms: int) -> None:
@@ -587,7 +555,7 @@ class Stream(Shelf):
                 break
         if self.delayed:
             earliest = min(earliest, self.delayed[0][0])
-        if self.scheduled:
+        if self.scheduled and not self.is_put_off:
             earliest = min(earliest, self.scheduled[0][0])
         if self.receivers:
             expires_ms = self.index.expires_min

@@ -37,9 +37,8 @@ def _reserve(holder: Holder, stream: Stream, body: Body, now_ms: int) -> Body:
 
 def _attempt(holder: Holder, stream: Stream, body: Body, now_ms: int) -> Body:
     found = reserving.attempt(
-        holder, stream, _consumer(body), _number(body, "epoch", 1),
-        _number(body, "max-attempts", 0), now_ms,
-    )  # fmt: skip
+        stream, _consumer(body), _number(body, "epoch", 1), _number(body, "max-attempts", 0), now_ms
+    )
     return {"ranges": found.ranges, "attempts": Int(found.attempts), "buried": found.is_buried}
 
 

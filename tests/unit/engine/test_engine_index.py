@@ -134,15 +134,20 @@ class IndexMachine(RuleBasedStateMachine):
         wanted = min((s for s in self.entries if s >= from_seq), default=0)
         assert self.index.next_present(from_seq) == wanted
 
-    @rule(passed_ms=st.integers(0, 5), seq_max=st.integers(0, 3_000))
-    def expired(self, passed_ms: int, seq_max: int) -> None:
+    @rule(
+        passed_ms=st.integers(0, 5),
+        seq_max=st.integers(0, 3_000),
+        count_max=st.integers(1, 5) | st.just(NEVER),
+    )
+    def expired(self, passed_ms: int, seq_max: int, count_max: int) -> None:
         self.now_ms += passed_ms
         wanted = [
             seq
             for seq, e in sorted(self.entries.items())
             if e.state == ACTIVE and 0 < e.expires_ms <= self.now_ms and seq <= seq_max
         ]
-        assert self.index.expired(self.now_ms, seq_max) == wanted
+        wanted = wanted[:count_max]
+        assert self.index.expired(self.now_ms, seq_max, count_max) == wanted
         for seq in wanted:
             self.index.remove(seq)
             del self.entries[seq]
