@@ -123,11 +123,11 @@ def dump_engine(engine: Engine, now_ms: int) -> Dump:
     for entity in engine.registry.entities.values():
         rules = entity.rules if isinstance(entity, Subscription) else {}
         history = entity.history
-        seen = {} if history is None else history.ids
+        seen = {} if history is None else history.known()
         dump = {
             "description": description_of(entity),
             "rules": {rule.description.name: rule.description for rule in rules.values()},
-            "history": {_message_id(key): at_ms for key, (at_ms, _) in seen.items()},
+            "history": {_message_id(key): at_ms for key, at_ms in seen.items()},
             "streams": [
                 _dump_stream(entity.streams[which]) if which in entity.streams else _EMPTY
                 for which in (0, 1, 2)

@@ -146,9 +146,7 @@ class Engine:
         if stream.sessions is None:
             stream.sessions = SessionTable()
         session = stream.sessions.get(session_id)
-        session.state = state
-        session.state_set_ms = at_ms
-        session.state_location = location
+        stream.sessions.set_state(session, state, at_ms, location)
         stream.sessions.forget_if_idle(session)
 
     def finish_replay(self, now_ms: int) -> None:
@@ -203,6 +201,18 @@ class Engine:
                     history.note(message_id, min(at_ms, now_ms), location)
 
     # --- for the server ---------------------------------------------------------------
+
+    def kept_bytes(self) -> int:
+        """What the journal must keep, nearly: what it has beyond that can go."""
+        total = self.kernel.live_bytes
+        for entity in self.registry.entities.values():
+            if entity.history is not None:
+                total += entity.history.bytes
+            for stream in entity.streams.values():
+                total += stream.index.live * records.PLACED_HEAD_SIZE
+                if stream.sessions is not None:
+                    total += stream.sessions.state_bytes
+        return total
 
     def streams(self) -> list[Stream]:
         return [s for entity in self.registry.entities.values() for s in entity.streams.values()]

@@ -1,8 +1,15 @@
 """Sessions (E6): messages that belong together, handed in order to one receiver at a time."""
 
+from collections import OrderedDict
 from heapq import heappop, heappush
+from typing import Final
 
+from twinbus.engine import records
 from twinbus.engine.index import ACTIVE, NEVER, Index
+from twinbus.engine.records import Log
+
+# What the journal holds of a state beside itself and its session's id.
+_RECORD_BYTES: Final = 20
 
 
 class Session:
@@ -51,6 +58,10 @@ class SessionTable:
         self.restless: dict[str, Session] = {}
         #: Sessions that are held, soonest to expire first (all locks last equally long).
         self.held: dict[str, Session] = {}
+        #: Sessions with a state, in the order in which the journal has those.
+        self.with_state: OrderedDict[str, Session] = OrderedDict()
+        #: What the journal must keep for them.
+        self.state_bytes = 0
 
     def get(self, session_id: str) -> Session:
         session = self.sessions.get(session_id)
@@ -98,6 +109,38 @@ class SessionTable:
         if session.waiting:
             self.free[session.id] = session
         self.forget_if_idle(session)
+
+    # --- states -----------------------------------------------------------------------
+
+    def set_state(self, session: Session, state: bytes | None, at_ms: int, location: int) -> None:
+        """`location` is where the journal tells it."""
+        self._count_state(session, -1)
+        session.state = state
+        session.state_set_ms = at_ms
+        session.state_location = location
+        self._count_state(session, 1)
+        self.with_state.pop(session.id, None)
+        if state is not None:
+            self.with_state[session.id] = session
+
+    def _count_state(self, session: Session, sign: int) -> None:
+        if session.state is not None:
+            size = len(session.state) + len(session.id.encode()) + _RECORD_BYTES
+            self.state_bytes += sign * size
+
+    def carry_state(self, limit: int, log: Log, stream: int) -> int:
+        """Write a state anew that lies below a place in the journal; give the bytes written, 0
+        when there is none."""
+        for session in self.with_state.values():
+            if session.state_location >= limit:
+                return 0
+            record = records.session_state_set(
+                stream, session.id.encode(), session.state, session.state_set_ms
+            )
+            location = log.append_carried(record)
+            self.set_state(session, session.state, session.state_set_ms, location)
+            return len(record)
+        return 0
 
     # --- reservations -----------------------------------------------------------------
 

@@ -400,9 +400,9 @@ class Stream(Upkeep):
     def set_session_state(self, session_id: str, state: bytes | None, now_ms: int) -> None:
         session = self.check_session(session_id, now_ms)
         record = records.session_state_set(self.number, session_id.encode(), state, now_ms)
-        session.state_location = self.kernel.log.append(record)
-        session.state = state
-        session.state_set_ms = now_ms
+        table = self.sessions
+        assert table is not None
+        table.set_state(session, state, now_ms, self.kernel.log.append(record))
 
     def release_session(self, consumer: Consumer, now_ms: int, failed: bool) -> None:
         """Free a session; what its holder had not settled is available at once.

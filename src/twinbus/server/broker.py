@@ -78,8 +78,12 @@ class Broker:
         self._timer_ms = 0
         self._space_timer: asyncio.TimerHandle | None = None
         self._carrier: Carrier | None = None
-        #: The segment that was current when nothing had to be compacted.
-        self._compact_at = -1
+        #: Nothing has to be compacted before this segment is begun.
+        self._compact_from = 0
+        #: A round of compaction goes once through all segments before this one.
+        self._round_end = 0
+        self._round_freed = 0
+        self._round_carried = 0
         #: Connections that wait for room, with the bytes they hold: first come, first served.
         self._held: deque[tuple[int, Callable[[], None]]] = deque()
         self._held_bytes = 0
@@ -233,6 +237,7 @@ class Broker:
             carrier = self._carrier
             if carrier is not None and carrier.finished and self.journal.failed is None:
                 self.journal.drop_before(carrier.segment)
+                self._round_carried += carrier.carried_bytes
                 self._carrier = None
         self.begin_turn()
 
@@ -342,21 +347,35 @@ class Broker:
         """Carry what is live out of the oldest segments while there is too much garbage."""
         if self._carrier is None:
             # Only a new segment can have made a difference.
-            if self.journal.current_segment == self._compact_at:
+            if self.journal.current_segment < self._compact_from:
                 return
             segments = self.journal.segments()
             if len(segments) < 3 or not self._has_garbage(segments):
-                self._compact_at = self.journal.current_segment
+                self._compact_from = self.journal.current_segment + 1
                 return
             if self._captured and self._captured() < self.journal.last_lsn(segments[0][0]):
                 return
-            self._carrier = Carrier(self.engine, segments[0][0] + 1, self.hub.now_ms)
-        if not self._carrier.finished:
+            self._begin_carrying(segments)
+        if self._carrier is not None and not self._carrier.finished:
             self._carrier.step(_CARRY_STEP_BYTES)
+
+    def _begin_carrying(self, segments: list[tuple[int, int]]) -> None:
+        """Take on the oldest segment, unless the last round brought too little."""
+        number, size = segments[0]
+        if number >= self._round_end:
+            in_vain = 2 * self._round_carried > self._round_freed
+            self._round_end = self.journal.current_segment
+            self._round_freed = self._round_carried = 0
+            if in_vain:
+                # Most of it lives, whatever was thought: not again before as much has come.
+                self._compact_from = self.journal.current_segment + len(segments)
+                return
+        self._round_freed += size
+        self._carrier = Carrier(self.engine, number + 1, self.hub.now_ms)
 
     def _has_garbage(self, segments: list[tuple[int, int]]) -> bool:
         total = sum(size for _, size in segments)
-        return total > 2 * self.kernel.live_bytes + _GARBAGE_BYTES_MIN
+        return total > 2 * self.engine.kept_bytes() + _GARBAGE_BYTES_MIN
 
     # --- stopping ---------------------------------------------------------------------
 

@@ -101,6 +101,57 @@ def test_e6_e7_session_states_and_message_ids_are_carried() -> None:
     assert len(kit.bodies(queue)) == 3
 
 
+def test_e6_session_states_are_carried_some_at_a_time() -> None:
+    kit = Kit()
+    queue = kit.queue(requires_session=True)
+    for number in range(50):
+        taker = kit.session_taker(queue, f"s{number}", credit=0)
+        queue.main.set_session_state(f"s{number}", b"%d" % number * 10_000, kit.now_ms)
+        queue.main.detach(taker, kit.now_ms)
+    fill_segment(kit)
+    carrier = Carrier(kit.engine, kit.log.records[-1][0] >> 32, kit.now_ms)
+    steps = 0
+    while not carrier.finished:
+        written = len(kit.log.records)
+        carrier.step(100_000)
+        assert sum(len(record) for _, record in kit.log.records[written:]) < 150_000
+        steps += 1
+        if steps == 2:
+            # Set anew and gone while they wait.
+            for number, state in ((3, b"new"), (4, None)):
+                taker = kit.session_taker(queue, f"s{number}", credit=0)
+                queue.main.set_session_state(f"s{number}", state, kit.now_ms)
+                queue.main.detach(taker, kit.now_ms)
+    assert steps >= 5
+    kit.settle_down()
+    kit.log.drop_before(carrier.segment)
+    kit.restart()
+    table = kit.namespace.queue("q").main.sessions
+    assert table is not None
+    wanted: dict[str, bytes | None] = {f"s{n}": b"%d" % n * 10_000 for n in range(50)}
+    wanted["s3"] = b"new"
+    del wanted["s4"]
+    assert {session.id: session.state for session in table.sessions.values()} == wanted
+
+
+def test_e7_an_entity_that_goes_while_its_ids_are_carried_does_no_harm() -> None:
+    kit = Kit()
+    queue = kit.queue(requires_duplicate_detection=True)
+    kit.send(queue, *[payload(message_id=str(number)) for number in range(1_500)])
+    fill_segment(kit)
+    carrier = Carrier(kit.engine, kit.log.records[-1][0] >> 32, kit.now_ms)
+    while not 500 < kit.log.carried < 1_200:
+        carrier.step(1)
+    kit.namespace.delete("q")
+    while not carrier.finished:
+        carrier.step(1)
+    kit.settle_down()
+    kit.log.drop_before(carrier.segment)
+    kit.restart()
+    assert kit.namespace.find("q") is None
+    assert kit.engine.kept_bytes() > 0
+
+
 def test_entities_and_numbers_are_carried() -> None:
     kit = Kit()
     kit.queue("Empty")

@@ -187,3 +187,58 @@ def test_e7_old_ids_are_forgotten_a_few_at_a_time() -> None:
     for n in range(3):
         history.remember(b"new %d" % n, 1_000, kit.log, 4)
     assert len(history.ids) == 10 - 2 * 3 + 3
+
+
+def test_e7_ids_come_and_go_by_the_thousand() -> None:
+    kit = Kit()
+    history = DuplicateHistory(1_000)
+    for n in range(5_000):
+        assert not history.seen(b"%d" % n, n)
+        history.remember(b"%d" % n, n, kit.log, 4)
+        assert history.seen(b"%d" % max(0, n - 999), n)
+        assert not history.seen(b"%d" % (n - 1_000), n)
+    assert len(history.ids) == 1_000
+    assert history.bytes == 1_000 * (4 + 17)
+    # The same ones once more: each has its latest time only.
+    for n in range(4_000, 5_000):
+        history.remember(b"%d" % n, n + 1_000, kit.log, 4)
+    assert history.known() == {b"%d" % n: n + 1_000 for n in range(4_000, 5_000)}
+    assert history.bytes == 1_000 * (4 + 17)
+    history.remember(b"last", 9_000, kit.log, 4)
+    while len(history.ids) > 1:
+        history.remember(b"last", 9_000, kit.log, 4)
+    assert history.bytes == 4 + 17
+
+
+def test_e7_compaction_carries_some_ids_at_a_time() -> None:
+    kit = Kit()
+    history = DuplicateHistory(1_000)
+    for n in range(2_000):
+        history.remember(b"%d" % n, n // 2, kit.log, 4)
+    limit = kit.log.records[1_500][0]
+    at, written = history.carry(0, limit, 1_100, kit.log, 4)
+    while at:
+        before = kit.log.carried
+        at, size = history.carry(at, limit, 1_100, kit.log, 4)
+        written += size
+        assert kit.log.carried - before <= 512
+    # Of the 1,500 that were written before the place 202 count no longer.
+    assert kit.log.carried == 1_500 - 202
+    assert written == sum(len(record) for _, record in kit.log.records[2_000:])
+    assert sorted(history.known().values()) == sorted(n // 2 for n in range(202, 2_000))
+    assert history.carry(0, limit, 1_100, kit.log, 4) == (0, 0)
+
+
+def test_e7_the_journal_keeps_as_much_as_is_said() -> None:
+    kit = Kit()
+    queue = dup_queue(kit)
+    before = kit.engine.kept_bytes()
+    written = sum(len(record) for _, record in kit.log.records)
+    kit.send(queue, *[payload(message_id=f"number {n}") for n in range(100)])
+    written = sum(len(record) + 4 for _, record in kit.log.records) - written
+    kept = kit.engine.kept_bytes() - before
+    assert 0.9 * written < kept <= written
+    kit.restart()
+    assert kit.engine.kept_bytes() == before + kept
+    kit.namespace.delete("q")
+    assert kit.engine.kept_bytes() == 0

@@ -6,7 +6,7 @@ from engine_kit import LOCK_MS, Kit, Taker, payload, refusal
 
 from twinbus.core import errors
 from twinbus.core.descriptions import RuleDescription
-from twinbus.engine import settlement
+from twinbus.engine import records, settlement
 from twinbus.engine.entities import Queue
 from twinbus.engine.settlement import PLAIN_COMPLETE, Settlement
 
@@ -205,3 +205,25 @@ def test_e6_order_survives_a_restart() -> None:
     kit.session_taker(queue, "a", credit=2)
     kit.restart()
     assert kit.session_taker(kit.namespace.queue("q"), "a", credit=5).bodies == [b"a1", b"a2"]
+
+
+def test_e6_the_bytes_of_states_are_counted() -> None:
+    kit = Kit()
+    queue = kit.queue(requires_session=True)
+    for session_id, state in (("a", b"x" * 1_000), ("b", b"y" * 500), ("ż", b"")):
+        taker = kit.session_taker(queue, session_id)
+        queue.main.set_session_state(session_id, state, kit.now_ms)
+        queue.main.detach(taker, kit.now_ms)
+    written = [len(r) + 4 for _, r in kit.log.records if r[0] == records.SESSION_STATE_SET]
+    assert kit.engine.kept_bytes() == sum(written) == 1_500 + 4 + 3 * 20
+    taker = kit.session_taker(queue, "a")
+    queue.main.set_session_state("a", b"z" * 10, kit.now_ms)
+    queue.main.detach(taker, kit.now_ms)
+    taker = kit.session_taker(queue, "b")
+    queue.main.set_session_state("b", None, kit.now_ms)
+    queue.main.detach(taker, kit.now_ms)
+    assert kit.engine.kept_bytes() == 10 + 3 + 2 * 20
+    kit.restart()
+    assert kit.engine.kept_bytes() == 10 + 3 + 2 * 20
+    kit.namespace.delete("q")
+    assert kit.engine.kept_bytes() == 0

@@ -9,8 +9,9 @@ import pytest
 
 from tests.sim.loop import VirtualLoop
 from tests.store.journal_disks import MemoryDisk
-from tests.unit.engine.engine_kit import payload
+from tests.unit.engine.engine_kit import Kit, Taker, payload
 from twinbus.core.descriptions import QueueDescription
+from twinbus.engine import records
 from twinbus.engine.entities import Queue
 from twinbus.engine.message import take_in
 from twinbus.journal import Journal
@@ -60,4 +61,98 @@ def test_e5_what_is_due_goes_on_batch_by_batch_while_nothing_else_happens() -> N
     assert len(machine.queue.main.due) == 0
     assert machine.queue.main.durable_seq == 6_000
     assert machine.broker.commits_total - commits >= 3
+    machine.close()
+
+
+# --- compaction -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def thrifty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Garbage is swept from the first kilobytes on."""
+    monkeypatch.setattr(broker_module, "_GARBAGE_BYTES_MIN", 10_000)
+
+
+def is_at_rest(machine: Machine) -> bool:
+    """Nobody does anything: tell whether the broker does nothing either."""
+    machine.run(1)
+    commits, segments = machine.broker.commits_total, machine.broker.journal.segments()
+    machine.broker.begin_turn()
+    machine.run(10)
+    return (commits, segments) == (machine.broker.commits_total, machine.broker.journal.segments())
+
+
+@pytest.mark.usefixtures("thrifty")
+def test_e6_session_states_are_no_garbage() -> None:
+    machine = Machine(20_000, requires_session=True)
+    stream = machine.queue.main
+    for number in range(50):
+        now_ms = machine.broker.begin_turn()
+        taker = Taker(Kit(), stream, 0, True)
+        stream.accept_session(taker, f"s{number}", now_ms)
+        stream.set_session_state(f"s{number}", bytes(4_000), now_ms)
+        stream.detach(taker, now_ms)
+        machine.run(0.01)
+    assert len(machine.broker.journal.segments()) > 5
+    assert is_at_rest(machine)
+    machine.close()
+
+
+@pytest.mark.usefixtures("thrifty")
+def test_e7_remembered_ids_are_no_garbage() -> None:
+    machine = Machine(20_000, requires_duplicate_detection=True)
+    for first in range(0, 5_000, 100):
+        machine.send(*[payload(b"", message_id=f"{'x' * 100}{first + n}") for n in range(100)])
+        machine.queue.main.remove_range(first + 1, first + 100, records.COMPLETED)
+        machine.broker.begin_turn()
+    machine.run(1)
+    assert is_at_rest(machine)
+    machine.close()
+
+
+@pytest.mark.usefixtures("thrifty")
+def test_small_messages_are_no_garbage() -> None:
+    machine = Machine(20_000)
+    for _ in range(50):
+        machine.send(*[payload(b"") for _ in range(100)])
+    assert is_at_rest(machine)
+    machine.close()
+
+
+def test_compaction_that_frees_little_rests_after_a_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = Machine(20_000)
+    for _ in range(50):
+        machine.send(payload(bytes(4_000)))
+    # Whatever is thought of it: everything lives.
+    monkeypatch.setattr(Broker, "_has_garbage", lambda self, segments: True)
+    for _ in range(5):
+        machine.send(payload(bytes(4_000)))
+    machine.run(10)
+    after = machine.broker.journal.segments()
+    # Each segment was rewritten once.
+    assert 11 <= after[0][0] <= 12
+    assert is_at_rest(machine)
+    # It looks again when twice as much is there.
+    for _ in range(60):
+        machine.send(payload(bytes(4_000)))
+    assert machine.broker.journal.segments()[0][0] > after[0][0]
+    machine.close()
+
+
+@pytest.mark.usefixtures("thrifty")
+def test_garbage_behind_what_lives_is_reached_while_nobody_does_anything() -> None:
+    machine = Machine(20_000)
+    machine.send(*[payload(bytes(4_000)) for _ in range(10)])
+    for _ in range(30):
+        machine.send(payload(bytes(4_000)))
+    machine.queue.main.remove_range(11, 40, records.COMPLETED)
+    # It is noticed with the next segment.
+    machine.send(*[payload(bytes(4_000)) for _ in range(5)])
+    machine.send(payload())
+    machine.run(10)
+    segments = machine.broker.journal.segments()
+    assert sum(size for _, size in segments) < 3 * machine.broker.engine.kept_bytes()
+    assert is_at_rest(machine)
     machine.close()
