@@ -4,7 +4,8 @@ Messages are placed, changed and removed; each step that must survive a crash be
 record. After a restart the same records fill the shelf again.
 """
 
-from heapq import heappush
+from heapq import heapify, heappush
+from typing import Final
 
 from mypy_extensions import mypyc_attr
 
@@ -29,6 +30,9 @@ from twinbus.engine.metering import Meter
 from twinbus.engine.records import NO_SESSION, PLACED, PLACED_HEAD, PLACED_HEAD_SIZE
 from twinbus.engine.reservations import Reservations
 from twinbus.engine.sessions import SessionTable
+
+# Cancelled messages that may wait among the scheduled ones until they would be due.
+_STALE_MAX: Final = 1_000
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -305,6 +309,10 @@ class Shelf(Wakeable):
                 )
         for seq in seqs:
             self.remove(seq, records.CANCELLED)
+        if len(self.scheduled) > 2 * len(self.due) + _STALE_MAX:
+            # Most are cancelled, and may not be due for years.
+            self.scheduled = [(due_ms, seq) for seq, due_ms in self.due.items()]
+            heapify(self.scheduled)
 
     def close(self) -> None:
         """The entity is deleted: forget everything."""

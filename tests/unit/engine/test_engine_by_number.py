@@ -229,3 +229,17 @@ def test_e5_e6_peeking_can_keep_to_one_session() -> None:
     queue = kit.queue(requires_session=True)
     kit.send(queue, payload(session_id="a"), payload(session_id="b"), payload(session_id="a"))
     assert queue.main.browse(1, 10, "a", EVERY_STATE) == [1, 3]
+
+
+def test_e5_what_is_cancelled_does_not_stay_until_it_would_be_due() -> None:
+    kit = Kit()
+    queue = kit.queue()
+    far_ms = kit.now_ms + 2**40
+    kit.send(queue, *[payload(b"%d" % n, due_ms=kit.now_ms + 5_000 - n) for n in range(100)])
+    for _ in range(20):
+        kit.send(queue, *[payload(due_ms=far_ms)] * 500)
+        queue.main.cancel(list(range(queue.main.next_seq - 500, queue.main.next_seq)))
+        assert len(queue.main.scheduled) <= 2 * 100 + 1_500
+    assert len(queue.main.due) == 100
+    kit.wait(5_000)
+    assert kit.bodies(queue) == [b"%d" % n for n in reversed(range(100))]
