@@ -462,6 +462,10 @@ class World:
             index = stream.index
             assert index.live == sum(c.live for c in index.chunks.values())
             assert stream.receivers == len(stream.attached)
+            held = {} if stream.sessions is None else stream.sessions.sessions
+            assert {seq: session for session in held.values() for seq in session.locked} == {
+                seq: lock.session for seq, lock in stream.locked.items() if lock.session is not None
+            }
 
     def _check_expiry(self) -> None:
         """Expired messages go soon once somebody receives there (D5)."""

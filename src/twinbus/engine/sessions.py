@@ -25,6 +25,8 @@ class Session:
         self.reserved = 0
         self.holder: object = None
         self.locked_until_ms = 0
+        #: Numbers of its messages that are locked, in the order in which they were.
+        self.locked: dict[int, None] = {}
         self.state: bytes | None = None
         self.state_set_ms = 0
         self.state_location = 0

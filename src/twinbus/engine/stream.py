@@ -179,6 +179,7 @@ class Stream(Upkeep):
         self.index.set_state(seq, DEFERRED_LOCKED if deferred else LOCKED)
         self.locked[seq] = lock
         if session is not None:
+            session.locked[seq] = None
             lock.locked_until_ms = session.locked_until_ms
         elif not self.timer_ms or until_ms < self.timer_ms:
             self.kernel.call_at(until_ms, self)
@@ -224,7 +225,7 @@ class Stream(Upkeep):
 
     def complete(self, lock: Lock, now_ms: int) -> None:
         self.check_lock(lock, now_ms)
-        del self.locked[lock.seq]
+        self._unlock(lock)
         self.remove(lock.seq, records.COMPLETED)
 
     def abandon(self, lock: Lock, now_ms: int, stored: bytes | None, delay_ms: int = 0) -> None:
@@ -234,7 +235,7 @@ class Stream(Upkeep):
             self.replace(lock.seq, stored)
         delivery_count = lock.delivery_count + 1
         if delay_ms > 0 and not lock.deferred and not self._is_spent(delivery_count):
-            del self.locked[lock.seq]
+            self._unlock(lock)
             self._note_attempt(lock.seq, delivery_count, ACTIVE)
             heappush(self.delayed, (now_ms + delay_ms, lock.seq))
             self.kernel.call_at(now_ms + delay_ms, self)
@@ -250,14 +251,19 @@ class Stream(Upkeep):
         self.check_lock(lock, now_ms)
         if stored is not None:
             self.replace(lock.seq, stored)
-        del self.locked[lock.seq]
+        self._unlock(lock)
         self._note_attempt(lock.seq, lock.delivery_count + 1, DEFERRED)
         self.index.set_state(lock.seq, DEFERRED)
 
     def unlock_for_move(self, lock: Lock, now_ms: int) -> None:
         """Let go of a locked message that is about to leave for another stream."""
         self.check_lock(lock, now_ms)
+        self._unlock(lock)
+
+    def _unlock(self, lock: Lock) -> None:
         del self.locked[lock.seq]
+        if lock.session is not None:
+            del lock.session.locked[lock.seq]
 
     def renew(self, lock: Lock, now_ms: int) -> int:
         """Prolong a lock by LockDuration (R6); give its new end."""
@@ -276,7 +282,7 @@ class Stream(Upkeep):
     def _give_back(self, lock: Lock, delivery_count: int, now_ms: int) -> None:
         """Return a locked message to its own place, or bury it at its limit (R3, D3)."""
         seq = lock.seq
-        del self.locked[seq]
+        self._unlock(lock)
         if lock.deferred:
             self.index.set_state(seq, DEFERRED)
             if delivery_count != lock.delivery_count:
@@ -414,7 +420,7 @@ class Stream(Upkeep):
         consumer.session = None
         if session is None or table is None or session.holder is not consumer:
             return
-        for lock in [held for held in self.locked.values() if held.session is session]:
+        for lock in [self.locked[seq] for seq in session.locked]:
             self._give_back(lock, lock.delivery_count + (1 if failed else 0), now_ms)
         table.release(session)
         self.kernel.wake(self)
@@ -479,6 +485,9 @@ class Stream(Upkeep):
             self._hand_over(consumer, seq, now_ms)
 
     def close(self) -> None:
+        if self.sessions is not None:
+            for session in self.sessions.held.values():
+                session.locked.clear()
         super().close()
         self.locked = {}
         self.delayed = []

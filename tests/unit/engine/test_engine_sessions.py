@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from engine_kit import LOCK_MS, Kit, Taker, payload, refusal
 
 from twinbus.core import errors
 from twinbus.core.descriptions import RuleDescription
 from twinbus.engine import records, settlement
+from twinbus.engine.consumer import Lock
 from twinbus.engine.entities import Queue
 from twinbus.engine.settlement import PLAIN_COMPLETE, Settlement
 
@@ -227,3 +230,26 @@ def test_e6_the_bytes_of_states_are_counted() -> None:
     assert kit.engine.kept_bytes() == 10 + 3 + 2 * 20
     kit.namespace.delete("q")
     assert kit.engine.kept_bytes() == 0
+
+
+class Unseen(dict[int, Lock]):
+    def values(self) -> NoReturn:  # type: ignore[override]
+        raise AssertionError("all locks were looked at")
+
+
+def test_e6_r7_a_session_that_is_released_looks_at_its_own_locks_only() -> None:
+    kit = Kit()
+    queue = kit.queue(requires_session=True)
+    kit.send(queue, *[payload(b"%d" % n, session_id=f"s{n % 2}") for n in range(10)])
+    takers = [kit.session_taker(queue, session_id, credit=5) for session_id in ("s0", "s1")]
+    kit.settle(queue, queue.main, takers[0].locks[1], PLAIN_COMPLETE)
+    kit.settle(queue, queue.main, takers[0].locks[3], Settlement(settlement.DEFER))
+    queue.main.locked = Unseen(queue.main.locked)
+    queue.main.detach(takers[0], kit.now_ms)
+    queue.main.locked = dict(queue.main.locked.items())
+    again = kit.session_taker(queue, "s0", credit=5)
+    assert again.bodies == [b"0", b"4", b"8"]
+    assert len(queue.main.locked) == 8
+    # The entity goes with locks on it.
+    kit.namespace.delete("q")
+    assert again.detached is not None
