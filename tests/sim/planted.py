@@ -63,7 +63,7 @@ def _complete_before_forward(forward: Callable[..., None]) -> Callable[..., None
 
 def _syphon_completes_first(_: Any) -> Callable[..., Any]:
     async def planted(self: Pump, receiver: Any, message: Any) -> None:
-        payload = self._tap.take(message)
+        payload = self._tap.take(message, receiver)
         assert payload is not None
         await self._complete(receiver, message)
         await self._send(restore(payload))

@@ -147,7 +147,7 @@ class SimReceived:
 
     def __init__(self, delivery: Delivery) -> None:
         self.delivery = delivery
-        self._delivery_id = delivery.number
+        self._delivery_tag = delivery.tag
         self.locked_until_utc = None
 
 
@@ -182,7 +182,7 @@ class SimReceiver(_Handler):
                 delivery = await peer.next(link, wait_s)
                 if delivery is None:
                     break
-                frame = {1: delivery.number, 5: False, 11: delivery.payload}
+                frame = {1: delivery.number, 2: delivery.tag, 5: False, 11: delivery.payload}
                 tap._incoming_transfer(frame)
                 found.append(SimReceived(delivery))
                 wait_s = 0.0 if not link.inbox else 1.0

@@ -126,7 +126,7 @@ def received(
         if not messages:
             return
         for message in messages:
-            payload = tap.take(message)
+            payload = tap.take(message, receiver)
             if payload is None:
                 # It came over a link that the SDK opened by itself: let it come again.
                 receiver.abandon_message(message)

@@ -137,19 +137,15 @@ class Pump:
         held, self._held, self._held_bytes = self._held, [], 0
         self._skipped.clear()
         for message in held:
-            try:
-                await receiver.abandon_message(message)
-            except MessageLockLostError:
-                # Its lock is over: the broker has given it back already.
-                continue
+            await self._abandon(receiver, message)
 
     async def _handle(
         self, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage
     ) -> None:
-        payload = self._tap.take(message)
+        payload = self._tap.take(message, receiver)
         if payload is None:
             # It came over a link that the SDK opened by itself, untapped: let it come again.
-            await receiver.abandon_message(message)
+            await self._abandon(receiver, message)
             return
         if _lock_is_over(message):
             return
@@ -175,6 +171,15 @@ class Pump:
             return
         await self._complete(receiver, message)
         self._observer.tell([MessageSyphoned(restored.path, self.queue)])
+
+    async def _abandon(
+        self, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage
+    ) -> None:
+        try:
+            await receiver.abandon_message(message)
+        except MessageLockLostError:
+            # Its lock is over: the broker has given it back already.
+            log.debug("The lock of a message to give back was over in %s", self.queue)
 
     async def _complete(
         self, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage

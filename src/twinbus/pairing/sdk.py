@@ -11,7 +11,7 @@ from typing import Any
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch, ServiceBusReceivedMessage
 
 _DATA_SECTION = 5
-_DELIVERY_ID, _MORE, _PAYLOAD = 1, 5, 11
+_DELIVERY_ID, _DELIVERY_TAG, _MORE, _PAYLOAD = 1, 2, 5, 11
 
 
 def amqp_long(value: int) -> Mapping[str, object]:
@@ -73,12 +73,14 @@ class PayloadTap:
     """Keeps the bytes of what a receiver gets, beside the decoded message (see `rewrite`).
 
     The tap sits on the receiver's link; when the SDK opened a new link by itself, the
-    messages of that link have no payload here, and `sits_on` tells so.
+    messages of that link have no payload here, and `sits_on` tells so. Payloads go by the
+    delivery's tag, which is its lock: delivery ids begin anew on every connection, and the
+    bytes of one message must never be taken for another's.
     """
 
     def __init__(self) -> None:
-        self._payloads: dict[int, bytearray] = {}
-        self._current = 0
+        self._payloads: dict[bytes, bytearray] = {}
+        self._current = b""
         self._current_is_whole = True
         self._link: Any = None
 
@@ -92,12 +94,9 @@ class PayloadTap:
         pass_on = link._incoming_transfer
 
         def keep_and_pass_on(frame: Any) -> Any:
-            # The later frames of a large message carry no delivery id.
-            if frame[_DELIVERY_ID] is not None:
-                self._current = frame[_DELIVERY_ID]
-                self._payloads[self._current] = bytearray()
-            self._payloads[self._current] += frame[_PAYLOAD]
-            self._current_is_whole = not frame[_MORE]
+            # A link that was left says nothing any more, whatever still arrives on it.
+            if link is self._link:
+                self._keep(frame)
             return pass_on(frame)
 
         link._incoming_transfer = keep_and_pass_on
@@ -112,7 +111,18 @@ class PayloadTap:
         if unfinished is not None:
             self._payloads[self._current] = unfinished
 
-    def take(self, message: ServiceBusReceivedMessage) -> bytes | None:
-        delivery_id = message._delivery_id
-        payload = None if delivery_id is None else self._payloads.pop(delivery_id, None)
+    def take(self, message: ServiceBusReceivedMessage, receiver: Any) -> bytes | None:
+        """The bytes of a message; None if it may have come over a link that was not tapped."""
+        if not self.sits_on(receiver):
+            return None
+        tag = message._delivery_tag
+        payload = None if tag is None else self._payloads.pop(tag, None)
         return None if payload is None else bytes(payload)
+
+    def _keep(self, frame: Any) -> None:
+        # The later frames of a large message carry neither delivery id nor tag.
+        if frame[_DELIVERY_ID] is not None:
+            self._current = frame[_DELIVERY_TAG]
+            self._payloads[self._current] = bytearray()
+        self._payloads[self._current] += frame[_PAYLOAD]
+        self._current_is_whole = not frame[_MORE]

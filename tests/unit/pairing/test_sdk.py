@@ -17,10 +17,16 @@ NOBODY = (
 RAW = b"\x00\x53\x75\xa0\x04body"
 
 
-def frame(delivery_id: int | None, more: bool, payload: bytes) -> list[Any]:
+def frame(delivery_id: int | None, more: bool, payload: bytes, lock: str = "") -> list[Any]:
     fields: list[Any] = [None] * 12
     fields[1], fields[5], fields[11] = delivery_id, more, memoryview(payload)
+    if delivery_id is not None:
+        fields[2] = tag(delivery_id, lock)
     return fields
+
+
+def tag(delivery_id: int, lock: str) -> bytes:
+    return f"{lock}{delivery_id}".encode()
 
 
 class Receiver:
@@ -28,6 +34,10 @@ class Receiver:
 
     def __init__(self) -> None:
         self.passed_on: list[Any] = []
+        self.open_link()
+
+    def open_link(self) -> None:
+        """What the SDK does by itself when a link broke; delivery ids begin anew with it."""
         link = SimpleNamespace(_incoming_transfer=self.passed_on.append)
         self._handler = SimpleNamespace(_link=link)
 
@@ -36,8 +46,8 @@ class Receiver:
             self._handler._link._incoming_transfer(each)
 
 
-def message(delivery_id: int) -> Any:
-    return SimpleNamespace(_delivery_id=delivery_id)
+def message(delivery_id: int, lock: str = "") -> Any:
+    return SimpleNamespace(_delivery_id=delivery_id, _delivery_tag=tag(delivery_id, lock))
 
 
 def test_a_batch_carries_raw_bytes_as_they_are() -> None:
@@ -62,9 +72,9 @@ def test_the_tap_keeps_whole_messages_of_many_frames() -> None:
         frame(None, False, b"c"),
     )
     assert len(receiver.passed_on) == 4
-    assert tap.take(message(4)) == b"one"
-    assert tap.take(message(5)) == b"abc"
-    assert tap.take(message(5)) is None
+    assert tap.take(message(4), receiver) == b"one"
+    assert tap.take(message(5), receiver) == b"abc"
+    assert tap.take(message(5), receiver) is None
 
 
 def test_the_tap_forgets_all_but_the_message_that_is_coming_in() -> None:
@@ -73,19 +83,36 @@ def test_the_tap_forgets_all_but_the_message_that_is_coming_in() -> None:
     receiver.get(frame(4, False, b"gone"), frame(5, True, b"first "))
     tap.forget()
     receiver.get(frame(None, False, b"second"))
-    assert tap.take(message(4)) is None
-    assert tap.take(message(5)) == b"first second"
+    assert tap.take(message(4), receiver) is None
+    assert tap.take(message(5), receiver) == b"first second"
     tap.forget()
-    assert tap.take(message(5)) is None
+    assert tap.take(message(5), receiver) is None
 
 
 def test_a_link_that_the_sdk_opened_by_itself_is_noticed() -> None:
     receiver, tap = Receiver(), sdk.PayloadTap()
     tap.put_on(receiver)
-    receiver._handler = SimpleNamespace(_link=SimpleNamespace())
+    receiver.open_link()
     assert not tap.sits_on(receiver)
     receiver._handler = None  # type: ignore[assignment]
     assert not tap.sits_on(receiver)
+
+
+def test_p11_bytes_of_a_broken_link_are_never_those_of_another_message() -> None:
+    receiver, tap = Receiver(), sdk.PayloadTap()
+    tap.put_on(receiver)
+    receiver.get(frame(0, False, b"old"))
+    left = receiver._handler._link
+    receiver.open_link()
+    receiver.get(frame(0, False, b"untapped", "new "))
+    assert tap.take(message(0, "new "), receiver) is None
+    assert tap.take(message(0), receiver) is None
+    tap.put_on(receiver)
+    receiver.get(frame(0, False, b"new", "newer "))
+    left._incoming_transfer(frame(0, False, b"late", "late "))
+    assert tap.take(message(0), receiver) is None
+    assert tap.take(message(0, "late "), receiver) is None
+    assert tap.take(message(0, "newer "), receiver) == b"new"
 
 
 def test_p12_a_client_closes_what_it_made() -> None:

@@ -142,17 +142,13 @@ class Pump:
         held, self._held, self._held_bytes = self._held, [], 0
         self._skipped.clear()
         for message in held:
-            try:
-                receiver.abandon_message(message)
-            except MessageLockLostError:
-                # Its lock is over: the broker has given it back already.
-                continue
+            self._abandon(receiver, message)
 
     def _handle(self, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage) -> None:
-        payload = self._tap.take(message)
+        payload = self._tap.take(message, receiver)
         if payload is None:
             # It came over a link that the SDK opened by itself, untapped: let it come again.
-            receiver.abandon_message(message)
+            self._abandon(receiver, message)
             return
         if _lock_is_over(message):
             return
@@ -178,6 +174,13 @@ class Pump:
             return
         self._complete(receiver, message)
         self._observer.tell([MessageSyphoned(restored.path, self.queue)])
+
+    def _abandon(self, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage) -> None:
+        try:
+            receiver.abandon_message(message)
+        except MessageLockLostError:
+            # Its lock is over: the broker has given it back already.
+            log.debug("The lock of a message to give back was over in %s", self.queue)
 
     def _complete(self, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage) -> None:
         try:

@@ -1,0 +1,150 @@
+"""The pump with a namespace in memory: what it completes is what it has sent (P11)."""
+
+import itertools
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus._pyamqp._encode import encode_payload
+from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
+from azure.servicebus.exceptions import MessageLockLostError
+
+from twinbus.pairing import rewrite
+from twinbus.pairing.events import Event
+from twinbus.pairing.observer import Observer
+from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions
+from twinbus.pairing.pump import Pump
+
+TARGET = "orders"
+BACKLOG = "near/x-servicebus-transfer/0"
+
+
+def for_backlog(body: str) -> bytes:
+    message = ServiceBusMessage(body).raw_amqp_message
+    return encoded(rewrite.to_backlog(message, TARGET, 0))
+
+
+def encoded(message: Any) -> bytes:
+    return bytes(encode_payload(bytearray(), PyamqpTransport.to_outgoing_amqp_message(message)))
+
+
+class Link:
+    def __init__(self) -> None:
+        self.delivery_ids = itertools.count()
+
+    async def _incoming_transfer(self, frame: Any) -> None:
+        pass
+
+    async def flow(self, link_credit: int) -> None:
+        assert link_credit == 0
+
+
+class Backlog:
+    """A receiver over a list of messages, whose first link may break when they have come."""
+
+    def __init__(self, payloads: list[bytes], breaks: bool = False) -> None:
+        self.waiting = list(payloads)
+        self.breaks = breaks
+        self.completed: list[bytes] = []
+        self.dead: list[tuple[bytes, str]] = []
+        self.locks_are_lost = False
+        self.pump: Pump | None = None
+        self._shutdown = SimpleNamespace(is_set=lambda: False)
+        self._locks: Iterator[int] = itertools.count()
+        self._open()
+
+    def _open(self) -> None:
+        self._handler = SimpleNamespace(_link=Link(), _shutdown=False)
+
+    def get_queue_receiver(self, name: str) -> "Backlog":
+        assert name == BACKLOG
+        return self
+
+    async def __aenter__(self) -> "Backlog":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    async def receive_messages(self, max_message_count: int, max_wait_time: float) -> list[Any]:
+        """The SDK's own retry: what came over the link that broke is lost, and comes again
+        over one that the SDK has opened by itself, but for the first, which a rival has."""
+        if self.breaks:
+            self.breaks = False
+            for payload in self.waiting:
+                await self._deliver(payload)
+            self._open()
+            self.waiting.pop(0)
+        taken, self.waiting = self.waiting[:max_message_count], self.waiting[max_message_count:]
+        if not taken:
+            assert self.pump is not None
+            self.pump.stop()
+        return [await self._deliver(payload) for payload in taken]
+
+    async def _deliver(self, payload: bytes) -> Any:
+        link = self._handler._link
+        number, tag = next(link.delivery_ids), f"lock {next(self._locks)}".encode()
+        await link._incoming_transfer({1: number, 2: tag, 5: False, 11: payload})
+        return SimpleNamespace(
+            _delivery_id=number, _delivery_tag=tag, locked_until_utc=None, payload=payload
+        )
+
+    async def complete_message(self, message: Any) -> None:
+        self.completed.append(message.payload)
+
+    async def abandon_message(self, message: Any) -> None:
+        self.waiting.append(message.payload)
+        if self.locks_are_lost:
+            raise MessageLockLostError
+
+    async def dead_letter_message(
+        self, message: Any, *, reason: str, error_description: str
+    ) -> None:
+        self.dead.append((message.payload, reason))
+
+
+class Primary:
+    """Takes every message, and keeps its bytes."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+        self._shutdown = SimpleNamespace(is_set=lambda: False)
+
+    def get_queue_sender(self, name: str) -> "Primary":
+        assert name == TARGET
+        return self
+
+    async def create_message_batch(self) -> Any:
+        keep = SimpleNamespace(set_batch_envelope_properties=lambda *_: None)
+        return SimpleNamespace(_message={5: []}, _count=0, _amqp_transport=keep)
+
+    async def send_messages(self, batch: Any, *, timeout: float) -> None:
+        self.sent += batch._message[5]
+
+    async def close(self) -> None:
+        pass
+
+
+async def pumped(backlog: Backlog) -> tuple[list[bytes], list[Event]]:
+    """Run a pump until the backlog is empty; give what the primary has, and the events."""
+    events: list[Event] = []
+    options = SendAvailabilityPairedNamespaceOptions(secondary="", administration="")
+    primary: Any = Primary()
+    secondary: Any = backlog
+    backlog.pump = Pump(primary, secondary, BACKLOG, options, Observer(events.append))
+    await backlog.pump.run()
+    return primary.sent, events
+
+
+@pytest.mark.parametrize("locks_are_lost", [False, True])
+async def test_p11_a_link_that_breaks_under_received_messages_loses_none(
+    locks_are_lost: bool,
+) -> None:
+    payloads = [for_backlog(body) for body in "ABC"]
+    backlog = Backlog(payloads, breaks=True)
+    backlog.locks_are_lost = locks_are_lost
+    sent, _ = await pumped(backlog)
+    assert backlog.completed == payloads[1:]
+    assert sent == [rewrite.restore(payload).payload for payload in payloads[1:]]
