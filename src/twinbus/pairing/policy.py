@@ -11,7 +11,7 @@ send: those who do the I/O ask it and tell it.
 """
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 
 from twinbus.pairing.events import (
@@ -141,9 +141,19 @@ class Policy:
         ]
         return min(deadlines, default=None)
 
-    def choose_queue(self, current: int | None, pick: Pick, now_ms: int) -> int | None:
-        """Give a sender its backlog queue: the one it has while that serves, else a random one."""
-        serving = [queue.index for queue in self.queues if now_ms >= queue.dropped_until_ms]
+    def choose_queue(
+        self, current: int | None, tried: Container[int], pick: Pick, now_ms: int
+    ) -> int | None:
+        """Give a sender its backlog queue: the one it has while that serves, else a random one.
+
+        Those that a send has `tried` do not serve it again, also when they are back in the
+        rotation: it would never come to its end.
+        """
+        serving = [
+            queue.index
+            for queue in self.queues
+            if now_ms >= queue.dropped_until_ms and queue.index not in tried
+        ]
         if current in serving:
             return current
         return pick(serving) if serving else None

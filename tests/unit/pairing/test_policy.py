@@ -130,26 +130,26 @@ def test_p5_a_send_from_before_the_recovery_does_not_start_the_next_failover() -
 
 def test_p6_a_sender_keeps_its_queue_while_that_serves() -> None:
     policy = a_policy()
-    assert policy.choose_queue(None, first, 0) == 0
-    assert policy.choose_queue(2, first, 0) == 2
+    assert policy.choose_queue(None, (), first, 0) == 0
+    assert policy.choose_queue(2, (), first, 0) == 2
 
 
 def test_p6_a_queue_that_fails_leaves_the_rotation_for_every_sender() -> None:
     policy = a_policy()
     assert policy.queue_failed(2, BROKEN, 0) == [BacklogQueueDropped("b/2", "broken")]
     assert policy.queue_failed(2, BROKEN, 1) == []
-    assert policy.choose_queue(2, first, 1) == 0
+    assert policy.choose_queue(2, (), first, 1) == 0
 
 
 def test_p6_no_queue_left() -> None:
     policy = a_policy(queues=2)
     policy.queue_failed(0, BROKEN, 0)
     policy.queue_failed(1, BROKEN, 0)
-    assert policy.choose_queue(1, first, 1) is None
+    assert policy.choose_queue(1, (), first, 1) is None
 
 
 def test_p6_a_dropped_queue_is_tried_again_after_the_ping_interval() -> None:
     policy = a_policy(queues=1)
     policy.queue_failed(0, BROKEN, 0)
-    assert policy.choose_queue(0, first, PING_MS - 1) is None
-    assert policy.choose_queue(0, first, PING_MS) == 0
+    assert policy.choose_queue(0, (), first, PING_MS - 1) is None
+    assert policy.choose_queue(0, (), first, PING_MS) == 0

@@ -98,7 +98,7 @@ class PolicyMachine(RuleBasedStateMachine):
             if index not in self.queue_failures or self.now >= self.queue_failures[index] + PING_MS
         }
         for current in (None, 0, 1):
-            chosen = self.policy.choose_queue(current, max, self.now)
+            chosen = self.policy.choose_queue(current, (), max, self.now)
             assert chosen == (current if current in serving else max(serving, default=None))
 
     @invariant()

@@ -8,6 +8,7 @@ keeps time: it lets failovers engage and sends the pings (P5, P6, P7, P10).
 import random
 import time
 import uuid
+from collections.abc import Container
 
 from azure.servicebus import ServiceBusClient
 
@@ -83,9 +84,9 @@ class Pair:
             self._wake.set()
         return again
 
-    def choose_queue(self, current: int | None) -> BacklogQueue | None:
+    def choose_queue(self, current: int | None, tried: Container[int]) -> BacklogQueue | None:
         with self._guard:
-            index = self.policy.choose_queue(current, random.choice, now_ms())
+            index = self.policy.choose_queue(current, tried, random.choice, now_ms())
         return next((queue for queue in self.policy.queues if queue.index == index), None)
 
     def queue_failed(self, queue: BacklogQueue, error: BaseException) -> None:

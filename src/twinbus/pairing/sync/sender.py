@@ -250,8 +250,9 @@ class PairedSender:
         """
         remaining = list(messages)
         last_error: Exception | None = None
+        tried: set[int] = set()
         while True:
-            queue = self._pair.choose_queue(self._queue if fixed is None else fixed)
+            queue = self._pair.choose_queue(self._queue if fixed is None else fixed, tried)
             if queue is None or fixed not in (None, queue.index):
                 raise BacklogSendError(self._entity.path, self._entity.error, last_error)
             if fixed is None:
@@ -270,6 +271,7 @@ class PairedSender:
                 if verdict.on_send is OnSend.RAISE and verdict.on_syphon is OnSyphon.DEAD_LETTER:
                     raise
                 self._pair.queue_failed(queue, error)
+                tried.add(queue.index)
                 last_error = error
             else:
                 pool.give(sender)
@@ -301,7 +303,7 @@ class PairedSender:
             del remaining[: len(batch)]
 
     def _backlog_batch(self, max_size_in_bytes: int | None) -> ServiceBusMessageBatch:
-        queue = self._pair.choose_queue(self._queue)
+        queue = self._pair.choose_queue(self._queue, ())
         if queue is None:
             raise BacklogSendError(self._entity.path, self._entity.error, None)
         pool = self._pool(queue)

@@ -1,0 +1,124 @@
+"""The paired sender between two namespaces in memory, in virtual time."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
+from datetime import timedelta
+from functools import partial
+from random import Random
+from typing import Any
+from unittest import mock
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusConnectionError
+
+from tests.sim.loop import VirtualLoop
+from tests.sim.pairing import virtual
+from twinbus.pairing import BacklogSendError
+from twinbus.pairing.events import BacklogQueueDropped, Event
+from twinbus.pairing.observer import Observer
+from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions
+from twinbus.pairing.pair import Pair
+from twinbus.pairing.policy import BacklogQueue
+from twinbus.pairing.sender import PairedSender
+
+Answer = Callable[[], Coroutine[Any, Any, None]]
+
+
+class Namespace:
+    """Its senders do what `answer` does, and keep what was accepted."""
+
+    def __init__(self) -> None:
+        self.answer: Answer = self.accept
+        self.accepted: list[Any] = []
+        self.offered: list[Any] = []
+        self.open: set[Sender] = set()
+
+    def get_queue_sender(self, name: str) -> "Sender":
+        return Sender(self)
+
+    async def accept(self) -> None:
+        await asyncio.sleep(0.01)
+
+    async def refuse(self) -> None:
+        raise ServiceBusConnectionError
+
+    async def say_nothing(self) -> None:
+        await asyncio.sleep(60)
+        raise OperationTimeoutError
+
+
+class Sender:
+    def __init__(self, namespace: Namespace) -> None:
+        self._namespace = namespace
+        namespace.open.add(self)
+
+    async def send_messages(self, message: Any, *, timeout: float) -> None:
+        self._namespace.offered.append(message)
+        await self._namespace.answer()
+        self._namespace.accepted.append(message)
+
+    async def close(self) -> None:
+        self._namespace.open.discard(self)
+
+
+class World:
+    def __init__(self, failover_s: float, queues: int, max_in_flight: int) -> None:
+        self.primary, self.secondary = Namespace(), Namespace()
+        self.events: list[Event] = []
+        first: Any = self.primary
+        then: Any = self.secondary
+        options = SendAvailabilityPairedNamespaceOptions(
+            secondary=then, administration=then, failover_interval=timedelta(seconds=failover_s)
+        )
+        known = [BacklogQueue(index, f"b/{index}") for index in range(queues)]
+        self.pair = Pair(first, then, known, options, Observer(self.events.append))
+        make = partial(first.get_queue_sender, "orders")
+        self.sender = PairedSender(self.pair, None, "orders", make, max_in_flight)
+
+    async def send(self, count: int = 1) -> None:
+        await asyncio.gather(
+            *(self.sender.send_messages(ServiceBusMessage("body")) for _ in range(count))
+        )
+
+    def seen(self, kind: type[Event]) -> int:
+        return sum(isinstance(event, kind) for event in self.events)
+
+
+def in_virtual_time(
+    case: Callable[[World], Coroutine[Any, Any, None]],
+    failover_s: float = 0,
+    queues: int = 3,
+    max_in_flight: int = 10,
+) -> None:
+    loop = VirtualLoop()
+
+    async def run() -> None:
+        world = World(failover_s, queues, max_in_flight)
+        async with asyncio.timeout(7200):
+            await case(world)
+            await world.pair.close("the test is over")
+            await world.sender.close()
+
+    with ExitStack() as patches:
+        for name, value in virtual(loop, Random(1)).items():
+            patches.enter_context(mock.patch(name, value))
+        loop.run_until_complete(run())
+    loop.close()
+
+
+def test_p6_a_send_ends_though_queues_come_back_while_others_time_out() -> None:
+    async def case(world: World) -> None:
+        world.primary.answer = world.primary.refuse
+        world.secondary.answer = world.secondary.say_nothing
+        with pytest.raises(BacklogSendError):
+            await world.send()
+        assert len(world.secondary.offered) == 3
+        assert world.seen(BacklogQueueDropped) == 3
+        # They are back: the next send tries them again.
+        world.secondary.answer = world.secondary.accept
+        await asyncio.sleep(60)
+        await world.send()
+
+    in_virtual_time(case)
