@@ -122,3 +122,19 @@ def test_p6_a_send_ends_though_queues_come_back_while_others_time_out() -> None:
         await world.send()
 
     in_virtual_time(case)
+
+
+def test_p6_cancelled_sends_leave_room_for_others() -> None:
+    async def case(world: World) -> None:
+        world.primary.answer = world.primary.refuse
+        await world.send()
+        world.secondary.answer = world.secondary.say_nothing
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(world.send(), 0.3)
+        world.secondary.answer = world.secondary.accept
+        await asyncio.wait_for(world.send(4), 5)
+        assert len(world.secondary.accepted) == 5
+        assert len(world.secondary.open) <= 2
+
+    in_virtual_time(case, queues=1, max_in_flight=2)

@@ -265,8 +265,11 @@ class PairedSender:
                 pool.give(sender)
                 largest = max(rewrite.added_bytes(message) for message in remaining)
                 raise BacklogMessageTooLargeError(self._entity.path, largest, error) from error
-            except Exception as error:
+            except BaseException as error:
+                # Of one that was cancelled half-way it is unknown what it would read next.
                 pool.discard(sender)
+                if not isinstance(error, Exception):
+                    raise
                 verdict = verdict_on(error)
                 if verdict.on_send is OnSend.RAISE and verdict.on_syphon is OnSyphon.DEAD_LETTER:
                     raise
@@ -309,9 +312,12 @@ class PairedSender:
         pool = self._pool(queue)
         sender = pool.take()
         try:
-            return sender.create_message_batch(max_size_in_bytes)
-        finally:
-            pool.give(sender)
+            batch = sender.create_message_batch(max_size_in_bytes)
+        except BaseException:
+            pool.discard(sender)
+            raise
+        pool.give(sender)
+        return batch
 
     def _pool(self, queue: BacklogQueue) -> SenderPool:
         make = partial(self._pair.secondary.get_queue_sender, queue.name)
