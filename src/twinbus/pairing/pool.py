@@ -45,8 +45,10 @@ class SenderPool:
     def _make_or_queue_up(self) -> ServiceBusSender | None:
         with self._guard:
             if self._senders < self._senders_max:
+                # Counted only once it is there: one that cannot be made takes no place.
+                sender = self._make()
                 self._senders += 1
-                return self._make()
+                return sender
             # Counted as waiting first and looked again second: a sender that comes back in
             # between is seen here, or its giver sees that somebody waits.
             self._waiting += 1

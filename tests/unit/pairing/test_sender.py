@@ -34,8 +34,11 @@ class Namespace:
         self.accepted: list[Any] = []
         self.offered: list[Any] = []
         self.open: set[Sender] = set()
+        self.makes_none = False
 
     def get_queue_sender(self, name: str) -> "Sender":
+        if self.makes_none:
+            raise ValueError("The queue name does not match the connection string.")
         return Sender(self)
 
     async def accept(self) -> None:
@@ -138,3 +141,15 @@ def test_p6_cancelled_sends_leave_room_for_others() -> None:
         assert len(world.secondary.open) <= 2
 
     in_virtual_time(case, queues=1, max_in_flight=2)
+
+
+def test_s4_a_sender_that_cannot_be_made_takes_no_place() -> None:
+    async def case(world: World) -> None:
+        world.primary.makes_none = True
+        for _ in range(3):
+            with pytest.raises(ValueError, match="does not match"):
+                await asyncio.wait_for(world.send(), 5)
+        world.primary.makes_none = False
+        await asyncio.wait_for(world.send(4), 5)
+
+    in_virtual_time(case, max_in_flight=2)
