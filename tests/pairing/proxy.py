@@ -21,6 +21,7 @@ class FaultyProxy:
         self.connections = 0
         self._latency_s = 0.0
         self._swallow = False
+        self._resetting = False
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._loop = BackgroundLoop()
@@ -38,6 +39,11 @@ class FaultyProxy:
     def reset(self) -> None:
         """Cut every connection with a reset, now; new ones are let in."""
         self._loop.call(self._cut())
+
+    def reset_each(self) -> None:
+        """Cut every connection with a reset, and each new one when it speaks."""
+        self._resetting = True
+        self.reset()
 
     def black_hole(self) -> None:
         """Accept, read, and never answer: on old and new connections alike."""
@@ -61,6 +67,7 @@ class FaultyProxy:
         if self._swallow:
             await self._cut()
         self._swallow = False
+        self._resetting = False
         self._latency_s = 0.0
         if self._server is None:
             await self._listen()
@@ -87,6 +94,10 @@ class FaultyProxy:
         self._writers.add(writer)
         upstream: asyncio.StreamWriter | None = None
         try:
+            if self._resetting:
+                await reader.read(1)
+                await self._cut()
+                return
             if self._swallow:
                 while await reader.read(65536):
                     pass

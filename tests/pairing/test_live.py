@@ -123,6 +123,19 @@ async def p3_a_healthy_pair_changes_nothing(world: LiveWorld) -> None:
 
 
 @cases
+async def p3_p5_a_reset_of_idle_connections_fails_nothing_over(world: LiveWorld) -> None:
+    client, events = world.pair()
+    async with client, client.get_queue_sender(world.queue) as sender:
+        for _ in range(2):
+            messages = [ServiceBusMessage(str(number)) for number in range(5)]
+            await asyncio.gather(*(sender.send_messages(message) for message in messages))
+            world.proxy.reset()
+        await sender.send_messages(ServiceBusMessage("last"))
+        assert events == []
+        assert world.near.count(world.queue) == 11
+
+
+@cases
 async def s3_s4_overlapped_sends_are_bounded(world: LiveWorld) -> None:
     client, _ = world.pair()
     async with client, client.get_queue_sender(world.queue) as sender:
@@ -152,7 +165,7 @@ def fill(world: LiveWorld, queue: str) -> None:
 
 FAIL_OVER: dict[str, Fault] = {
     "connection_refused": lambda world, queue: world.proxy.refuse(),
-    "connection_reset": lambda world, queue: world.proxy.reset(),
+    "connections_reset": lambda world, queue: world.proxy.reset_each(),
     "black_hole": lambda world, queue: world.proxy.black_hole(),
     "slower_than_the_time_out": lambda world, queue: world.proxy.slow(6),
     "entity_disabled": lambda world, queue: world.near.set_status(queue, "Disabled"),

@@ -58,6 +58,8 @@ BY_CONDITION = {
 
 BAD_CALL_TYPES = (ValueError, TypeError, AttributeError, LookupError, struct.error)
 
+CONNECTION_TYPES = (sdk.ServiceBusConnectionError, sdk.ServiceBusCommunicationError, OSError)
+
 #: The first row whose type fits decides, so the narrow types come first.
 BY_TYPE: tuple[tuple[type[BaseException], Verdict], ...] = (
     (sdk.OperationTimeoutError, UNAVAILABLE),
@@ -94,6 +96,17 @@ def verdict_on(error: BaseException) -> Verdict:
     if by_condition is not None:
         return by_condition
     return next((row for kind, row in BY_TYPE if isinstance(error, kind)), UNAVAILABLE)
+
+
+def connection_is_lost(error: BaseException) -> bool:
+    """Tell whether the connection broke, which says nothing about the entity behind it.
+
+    A time-out does not: it is the entity that may be silent.
+    """
+    if isinstance(error, sdk.OperationTimeoutError):
+        return False
+    inner = getattr(error, "inner_exception", None)
+    return isinstance(error, CONNECTION_TYPES) or isinstance(inner, OSError)
 
 
 def reason_and_description(error: BaseException) -> tuple[str, str]:

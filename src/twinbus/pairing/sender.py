@@ -14,13 +14,13 @@ from typing import Any
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.aio import ServiceBusSender
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
-from azure.servicebus.exceptions import MessageSizeExceededError
+from azure.servicebus.exceptions import MessageSizeExceededError, OperationTimeoutError
 
 from twinbus.pairing import rewrite, sdk
 from twinbus.pairing.concurrency import Task, sleep
 from twinbus.pairing.errors import BacklogMessageTooLargeError, BacklogSendError, PairClosedError
 from twinbus.pairing.events import MessagesBacklogged
-from twinbus.pairing.failures import OnSend, OnSyphon, verdict_on
+from twinbus.pairing.failures import OnSend, OnSyphon, connection_is_lost, verdict_on
 from twinbus.pairing.order import SessionOrder
 from twinbus.pairing.pair import Pair, now_ms, wall_clock_ms
 from twinbus.pairing.policy import BacklogQueue, State
@@ -95,7 +95,7 @@ class PairedSender:
             try:
                 await sender.send_messages(outgoing, timeout=seconds)
             except BaseException as error:
-                await self._after_failure(sender, error, began_ms, give_up_ms)
+                await self._after_failure(sender, error, began_ms, give_up_ms, had_idled=True)
             else:
                 self._after_success(sender)
                 return
@@ -187,11 +187,12 @@ class PairedSender:
         entity has failed over."""
         while self._entity.state is not State.FAILED_OVER:
             began_ms = now_ms()
-            sender = await self._primary.take()
+            idle = self._primary.take_idle()
+            sender = idle or await self._primary.take()
             try:
                 result = await getattr(sender, method)(*args, **options)
             except BaseException as error:
-                await self._after_failure(sender, error, began_ms, give_up_ms)
+                await self._after_failure(sender, error, began_ms, give_up_ms, idle is not None)
             else:
                 self._after_success(sender)
                 return result
@@ -204,7 +205,12 @@ class PairedSender:
             self._pair.send_succeeded(self._entity)
 
     async def _after_failure(
-        self, sender: ServiceBusSender, error: BaseException, began_ms: int, give_up_ms: int
+        self,
+        sender: ServiceBusSender,
+        error: BaseException,
+        began_ms: int,
+        give_up_ms: int,
+        had_idled: bool,
     ) -> None:
         """Put the sender away; return if the send may be tried again, else raise (P4)."""
         if not isinstance(error, Exception):
@@ -213,7 +219,8 @@ class PairedSender:
             raise error
         on_send = verdict_on(error).on_send
         if on_send is OnSend.COUNT:
-            self._primary.discard(sender)
+            if _broke_while_idle(self._primary, sender, error, had_idled):
+                return
             if not self._pair.send_failed(self._entity, error, began_ms):
                 raise error
             return
@@ -260,24 +267,27 @@ class PairedSender:
             if fixed is None:
                 self._queue = queue.index
             pool = self._pool(queue)
-            sender = await pool.take()
+            idle = pool.take_idle()
+            sender = idle or await pool.take()
             try:
                 await self._store_all(sender, remaining, seconds)
             except MessageSizeExceededError as error:
                 pool.give(sender)
                 largest = max(rewrite.added_bytes(message) for message in remaining)
                 raise BacklogMessageTooLargeError(self._entity.path, largest, error) from error
-            except BaseException as error:
-                # Of one that was cancelled half-way it is unknown what it would read next.
-                pool.discard(sender)
-                if not isinstance(error, Exception):
-                    raise
+            except Exception as error:
+                if _broke_while_idle(pool, sender, error, idle is not None):
+                    continue
                 verdict = verdict_on(error)
                 if verdict.on_send is OnSend.RAISE and verdict.on_syphon is OnSyphon.DEAD_LETTER:
                     raise
                 self._pair.queue_failed(queue, error)
                 tried.add(queue.index)
                 last_error = error
+            except BaseException:
+                # Cancelled half-way: what this sender would read next is unknown.
+                pool.discard(sender)
+                raise
             else:
                 pool.give(sender)
                 self._pair.observer.tell(
@@ -324,6 +334,22 @@ class PairedSender:
     def _pool(self, queue: BacklogQueue) -> SenderPool:
         make = partial(self._pair.secondary.get_queue_sender, queue.name)
         return self._backlog.setdefault(queue.index, SenderPool(make, self.max_in_flight))
+
+
+def _broke_while_idle(
+    pool: SenderPool, sender: ServiceBusSender, error: Exception, had_idled: bool
+) -> bool:
+    """Discard a sender that failed; tell whether to try on a fresh one before it counts.
+
+    Whatever broke or silenced its connection may have done so to those that lie idle, hence
+    they go too. A connection that had idled may have broken long ago, which says nothing about
+    the entity (P3). Had the message arrived all the same, it comes twice (R10).
+    """
+    lost = connection_is_lost(error)
+    pool.discard(sender)
+    if lost or isinstance(error, OperationTimeoutError):
+        pool.discard_idle()
+    return lost and had_idled
 
 
 def _reusable(message: Any) -> Any:

@@ -16,7 +16,7 @@ from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusConnect
 from tests.sim.loop import VirtualLoop
 from tests.sim.pairing import virtual
 from twinbus.pairing import BacklogSendError
-from twinbus.pairing.events import BacklogQueueDropped, Event
+from twinbus.pairing.events import BacklogQueueDropped, EntitySuspected, Event
 from twinbus.pairing.observer import Observer
 from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from twinbus.pairing.pair import Pair
@@ -41,6 +41,11 @@ class Namespace:
             raise ValueError("The queue name does not match the connection string.")
         return Sender(self)
 
+    def reset(self) -> None:
+        """Break every connection; new ones are let in."""
+        for sender in self.open:
+            sender.broken = True
+
     async def accept(self) -> None:
         await asyncio.sleep(0.01)
 
@@ -55,9 +60,12 @@ class Namespace:
 class Sender:
     def __init__(self, namespace: Namespace) -> None:
         self._namespace = namespace
+        self.broken = False
         namespace.open.add(self)
 
     async def send_messages(self, message: Any, *, timeout: float) -> None:
+        if self.broken:
+            raise ServiceBusConnectionError
         self._namespace.offered.append(message)
         await self._namespace.answer()
         self._namespace.accepted.append(message)
@@ -153,3 +161,61 @@ def test_s4_a_sender_that_cannot_be_made_takes_no_place() -> None:
         await asyncio.wait_for(world.send(4), 5)
 
     in_virtual_time(case, max_in_flight=2)
+
+
+def test_p3_p5_a_reset_of_idle_connections_is_no_failure_of_the_entity() -> None:
+    async def case(world: World) -> None:
+        await world.send(10)
+        assert len(world.primary.open) == 10
+        world.primary.reset()
+        await world.send()
+        await asyncio.sleep(0)
+        assert len(world.primary.open) == 1, "the others are as dead and must go, too"
+        world.primary.reset()
+        await world.send(10)
+        assert len(world.primary.accepted) == 21
+        assert world.events == []
+        assert world.secondary.offered == []
+
+    in_virtual_time(case)
+
+
+def test_p5_a_fresh_connection_that_fails_counts_at_once() -> None:
+    async def case(world: World) -> None:
+        await world.send()
+        world.primary.reset()
+        world.primary.answer = world.primary.refuse
+        with pytest.raises(ServiceBusConnectionError):
+            await world.send()
+        assert len(world.primary.offered) == 2, "tried once more, not over and over"
+        with pytest.raises(ServiceBusConnectionError):
+            await world.send()
+        assert len(world.primary.offered) == 3
+        assert world.seen(EntitySuspected) == 1
+
+    in_virtual_time(case, failover_s=10)
+
+
+def test_p4_a_time_out_counts_and_idle_connections_go_with_it() -> None:
+    async def case(world: World) -> None:
+        await world.send(3)
+        world.primary.answer = world.primary.say_nothing
+        with pytest.raises(OperationTimeoutError):
+            await world.send()
+        assert world.seen(EntitySuspected) == 1
+        await asyncio.sleep(0)
+        assert not world.primary.open
+
+    in_virtual_time(case, failover_s=10)
+
+
+def test_p6_a_reset_of_idle_connections_drops_no_backlog_queue() -> None:
+    async def case(world: World) -> None:
+        world.primary.answer = world.primary.refuse
+        await world.send(3)
+        world.secondary.reset()
+        await world.send()
+        assert len(world.secondary.accepted) == 4
+        assert world.seen(BacklogQueueDropped) == 0
+
+    in_virtual_time(case, queues=1)

@@ -53,10 +53,10 @@ class SenderPool:
             # Counted as waiting first and looked again second: a sender that comes back in
             # between is seen here, or its giver sees that somebody waits.
             self._waiting += 1
-            if not self._idle:
-                return None
-            self._waiting -= 1
-            return self._idle.pop()
+            idle = self.take_idle()
+            if idle is not None:
+                self._waiting -= 1
+            return idle
 
     def give(self, sender: ServiceBusSender) -> None:
         self._idle.append(sender)
@@ -79,8 +79,8 @@ class SenderPool:
 
     def discard_idle(self) -> None:
         """Close what is not in use: after an outage each connection may be dead."""
-        while self._idle:
-            self.discard(self._idle.pop())
+        while (sender := self.take_idle()) is not None:
+            self.discard(sender)
 
     def close(self) -> None:
         self.discard_idle()
