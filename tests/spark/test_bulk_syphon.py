@@ -80,12 +80,20 @@ def test_p11_what_has_no_home_dies_in_the_backlog_with_the_reason(
     backlog(secondary, place, "no-such-queue", ServiceBusMessage(b"", message_id="gone"))
     backlog(secondary, place, queue, ServiceBusMessage(b"", message_id="good"))
     send(secondary.connection_string, place, [{"message_id": "lost", "body": b""}])
+    odd: dict[str | bytes, Any] = {"x-ms-path": queue, "x-ms-timetolive": "00:05:00"}
+    client = ServiceBusClient.from_connection_string(secondary.connection_string)
+    with client, client.get_queue_sender(place) as sender:
+        sender.send_messages(ServiceBusMessage(b"", message_id="odd", application_properties=odd))
     tally = run(spark, broker, secondary)
-    assert tally.counts == {"sent": 1, "dead_lettered": 2}
+    assert tally.counts == {"sent": 1, "dead_lettered": 3}
     assert ids(broker.connection_string, queue) == ["good"]
     dead = contents(secondary.connection_string, f"{place}/$DeadLetterQueue")
     reasons = {row["message_id"]: row["dead_letter_reason"] for row in dead}
-    assert reasons == {"gone": "amqp:not-found", "lost": "MissingPath"}
+    assert reasons == {
+        "gone": "amqp:not-found",
+        "lost": "MissingPath",
+        "odd": "UnreadableProperty",
+    }
     assert contents(secondary.connection_string, place) == []
 
 

@@ -28,7 +28,7 @@ from twinbus.pairing.failures import BAD_CALL, OnSyphon, reason_and_description,
 from twinbus.pairing.observer import Observer
 from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from twinbus.pairing.pool import close_quietly
-from twinbus.pairing.rewrite import MissingPathError, Restored, restore
+from twinbus.pairing.rewrite import MissingPathError, NotRestorableError, Restored, restore
 
 log = logging.getLogger("twinbus.pairing")
 
@@ -151,8 +151,11 @@ class Pump:
             return
         try:
             restored = restore(payload)
-        except (MissingPathError, DecodeError) as error:
-            await self._dead_letter(receiver, message, "MissingPath", str(error))
+        except NotRestorableError as error:
+            await self._dead_letter(receiver, message, error.reason, str(error))
+            return
+        except DecodeError as error:
+            await self._dead_letter(receiver, message, MissingPathError.reason, str(error))
             return
         if restored.path.casefold() in self._skipped:
             self._hold(message, payload)

@@ -16,7 +16,7 @@ import itertools
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType
@@ -53,14 +53,31 @@ _BROKER_ANNOTATIONS = frozenset(
 _HEADER, _DELIVERY, _ANNOTATIONS, _PROPERTIES, _APPLICATION = 0x70, 0x71, 0x72, 0x73, 0x74
 _HEADER_TTL, _HEADER_DELIVERY_COUNT = 2, 4
 _EXPIRY, _CREATION, _GROUP_ID = 8, 9, 10
+# What a header's time to live (an AMQP uint) and a timestamp (a long) can hold.
+_TTL_MS_MAX, _LONG_MAX = 2**32 - 1, 2**63 - 1
 # The latest expiry that clients can express; the SDK holds its sum to it as well.
 _EXPIRY_MS_MAX = 253_402_243_199_000
 
 AnyMessage = ServiceBusMessage | AmqpAnnotatedMessage | Mapping[str, Any]
 
 
-class MissingPathError(ValueError):
-    """A message in a backlog queue does not say where it belongs (P11)."""
+class NotRestorableError(ValueError):
+    """A message in a backlog queue that the syphon can never bring home (P11)."""
+
+    #: What to dead-letter it under.
+    reason: ClassVar[str]
+
+
+class MissingPathError(NotRestorableError):
+    """It does not say where it belongs."""
+
+    reason = "MissingPath"
+
+
+class UnreadablePropertyError(NotRestorableError):
+    """Its session, time to live or schedule has a value that no sender of ours writes."""
+
+    reason = "UnreadableProperty"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,17 +160,22 @@ def ping(session_id: str) -> ServiceBusMessage:
 
 
 def restore(payload: bytes) -> Restored:
-    """Undo `to_backlog` on a message as it came from a backlog queue."""
+    """Undo `to_backlog` on a message as it came from a backlog queue.
+
+    Raises a `NotRestorableError`, or a `DecodeError` if these are not the bytes of a message.
+    """
     sections, body = _split(payload)
     aliases, properties = _take_aliases(sections.get(_APPLICATION))
     if not isinstance(aliases.get(PATH), str):
         raise MissingPathError(f"the message has no {PATH}")
-    ttl = aliases.get(TIME_TO_LIVE)
+    ttl = _whole_number(aliases, TIME_TO_LIVE, 0, _TTL_MS_MAX)
+    scheduled = _whole_number(aliases, SCHEDULED_ENQUEUE_TIME, -_LONG_MAX - 1, _LONG_MAX)
     session_id = aliases.get(SESSION_ID)
+    if not isinstance(session_id, str | None):
+        raise UnreadablePropertyError(f"{SESSION_ID} is {session_id!r}, which is no text")
     annotations = _map_without(sections.get(_ANNOTATIONS), _BROKER_ANNOTATIONS)
-    scheduled = aliases.get(SCHEDULED_ENQUEUE_TIME)
     if scheduled is not None:
-        annotations.append((Symbol(_SCHEDULED_ANNOTATION), codec.encode(Timestamp(int(scheduled)))))
+        annotations.append((Symbol(_SCHEDULED_ANNOTATION), codec.encode(Timestamp(scheduled))))
     parts = [
         _described(_HEADER, _restored_header(sections.get(_HEADER), ttl)),
         _described(_DELIVERY, _map(_map_without(sections.get(_DELIVERY), _BROKER_ANNOTATIONS))),
@@ -258,6 +280,19 @@ def _take_aliases(
     return aliases, others
 
 
+def _whole_number(aliases: dict[str, Any], name: str, low: int, high: int) -> int | None:
+    value = aliases.get(name)
+    if value is None:
+        return None
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        raise UnreadablePropertyError(f"{name} is {value!r}, which is no number") from None
+    if not low <= number <= high:
+        raise UnreadablePropertyError(f"{name} is {number}, which is out of range")
+    return number
+
+
 def _map_without(section: bytes | None, unwanted: Container[object]) -> list[tuple[object, bytes]]:
     return [pair for pair in _pairs(section) if pair[0] not in unwanted]
 
@@ -271,21 +306,23 @@ def _map(pairs: list[tuple[object, bytes]]) -> bytes | None:
     return codec.encode_map(pairs) if pairs else None
 
 
-def _restored_header(section: bytes | None, ttl: Any) -> bytes | None:
+def _restored_header(section: bytes | None, ttl: int | None) -> bytes | None:
     fields = _fields(section, 5)
     fields[_HEADER_DELIVERY_COUNT] = codec.NULL
     if ttl is not None:
-        fields[_HEADER_TTL] = codec.encode(UInt(int(ttl)))
+        fields[_HEADER_TTL] = codec.encode(UInt(ttl))
     return _list(fields)
 
 
-def _restored_properties(section: bytes | None, ttl: Any, session_id: Any) -> bytes | None:
+def _restored_properties(
+    section: bytes | None, ttl: int | None, session_id: str | None
+) -> bytes | None:
     fields = _fields(section, 13)
     if session_id is not None:
         fields[_GROUP_ID] = codec.encode(session_id)
     creation = codec.decode_whole(fields[_CREATION])
     if ttl is not None and isinstance(creation, int):
-        expiry = min(_EXPIRY_MS_MAX, creation + int(ttl))
+        expiry = min(_EXPIRY_MS_MAX, creation + ttl)
         fields[_EXPIRY] = codec.encode(Timestamp(expiry))
     return _list(fields)
 

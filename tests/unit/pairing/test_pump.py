@@ -12,7 +12,7 @@ from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.exceptions import MessageLockLostError
 
 from twinbus.pairing import rewrite
-from twinbus.pairing.events import Event
+from twinbus.pairing.events import Event, MessageDeadLettered
 from twinbus.pairing.observer import Observer
 from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from twinbus.pairing.pump import Pump
@@ -148,3 +148,21 @@ async def test_p11_a_link_that_breaks_under_received_messages_loses_none(
     sent, _ = await pumped(backlog)
     assert backlog.completed == payloads[1:]
     assert sent == [rewrite.restore(payload).payload for payload in payloads[1:]]
+
+
+async def test_p11_a_message_that_cannot_be_restored_does_not_stop_those_behind_it() -> None:
+    unreadable = ServiceBusMessage(
+        "", application_properties={rewrite.PATH: TARGET, rewrite.TIME_TO_LIVE: "00:05:00"}
+    )
+    stray, bad, good = (
+        encoded(ServiceBusMessage("stray").raw_amqp_message),
+        encoded(unreadable.raw_amqp_message),
+        for_backlog("D"),
+    )
+    backlog = Backlog([stray, bad, b"\xff", good])
+    _, events = await pumped(backlog)
+    assert backlog.completed == [good]
+    reasons = ["MissingPath", "UnreadableProperty", "MissingPath"]
+    assert [reason for _, reason in backlog.dead] == reasons
+    dead = [event for event in events if isinstance(event, MessageDeadLettered)]
+    assert "x-ms-timetolive is '00:05:00'" in dead[1].description

@@ -270,6 +270,26 @@ def test_p11_a_message_without_path_is_told_apart() -> None:
         rewrite.restore(through_a_broker(encoded(ServiceBusMessage("x").raw_amqp_message)))
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        (rewrite.TIME_TO_LIVE, "00:05:00"),
+        (rewrite.TIME_TO_LIVE, 2**32),
+        (rewrite.TIME_TO_LIVE, -1),
+        (rewrite.TIME_TO_LIVE, float("inf")),
+        # How .NET writes a TimeSpan.
+        (rewrite.TIME_TO_LIVE, Described(Symbol("com.microsoft:timespan"), 3_000_000_000)),
+        (rewrite.SCHEDULED_ENQUEUE_TIME, "2030-01-01"),
+        (rewrite.SCHEDULED_ENQUEUE_TIME, 1e30),
+        (rewrite.SESSION_ID, 7),
+    ],
+)
+def test_p11_an_alias_that_cannot_be_read_is_told_apart(name: str, value: object) -> None:
+    properties = codec.encode_map([("x-ms-path", codec.encode("q")), (name, codec.encode(value))])
+    with pytest.raises(rewrite.UnreadablePropertyError, match=name):
+        rewrite.restore(b"\x00\x53\x74" + properties + b"\x00\x53\x75\xa0\x01x")
+
+
 def test_p10_a_ping() -> None:
     found = sections(encoded(rewrite.ping("a-session").raw_amqp_message))
     assert found[ULONG_HEADER][0][2] == 1_000

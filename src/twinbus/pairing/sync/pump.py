@@ -31,7 +31,7 @@ from twinbus.pairing.events import (
 from twinbus.pairing.failures import BAD_CALL, OnSyphon, reason_and_description, verdict_on
 from twinbus.pairing.observer import Observer
 from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions
-from twinbus.pairing.rewrite import MissingPathError, Restored, restore
+from twinbus.pairing.rewrite import MissingPathError, NotRestorableError, Restored, restore
 from twinbus.pairing.sync.concurrency import Event
 from twinbus.pairing.sync.pool import close_quietly
 
@@ -154,8 +154,11 @@ class Pump:
             return
         try:
             restored = restore(payload)
-        except (MissingPathError, DecodeError) as error:
-            self._dead_letter(receiver, message, "MissingPath", str(error))
+        except NotRestorableError as error:
+            self._dead_letter(receiver, message, error.reason, str(error))
+            return
+        except DecodeError as error:
+            self._dead_letter(receiver, message, MissingPathError.reason, str(error))
             return
         if restored.path.casefold() in self._skipped:
             self._hold(message, payload)

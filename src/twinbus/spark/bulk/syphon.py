@@ -48,6 +48,7 @@ class Work:
 
     primary: str
     secondary: str
+    #: Raises a ValueError, whose `reason` is what to dead-letter the message under.
     restore: Callable[[bytes], Restored]
     #: Conditions of refusals that no waiting will change.
     for_good: frozenset[str]
@@ -105,7 +106,8 @@ def _move(work: Work, outbox: Outbox, queue: str, numbers: list[int], payloads: 
         try:
             restored = work.restore(payload)
         except (ValueError, DecodeError) as error:
-            others.append((number, rounds.DEAD_LETTERED, MISSING_PATH, str(error)))
+            reason = getattr(error, "reason", MISSING_PATH)
+            others.append((number, rounds.DEAD_LETTERED, reason, str(error)))
         else:
             by_target[restored.path].append((number, restored.payload))
     sent = 0
