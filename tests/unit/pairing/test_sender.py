@@ -219,3 +219,15 @@ def test_p6_a_reset_of_idle_connections_drops_no_backlog_queue() -> None:
         assert world.seen(BacklogQueueDropped) == 0
 
     in_virtual_time(case, queues=1)
+
+
+@pytest.mark.parametrize("form", [{"body": "b"}, [{"body": "b"}], ({"body": b} for b in "b")])
+def test_r10_a_mapping_keeps_its_message_id_on_every_attempt(form: Any) -> None:
+    async def case(world: World) -> None:
+        world.primary.answer = world.primary.refuse
+        await world.sender.send_messages(form)
+        (offered,), (stored,) = world.primary.offered, world.secondary.accepted
+        first = offered[0] if isinstance(offered, list) else offered
+        assert stored.properties.message_id == first.message_id
+
+    in_virtual_time(case)

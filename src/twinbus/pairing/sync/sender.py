@@ -351,9 +351,16 @@ def _broke_while_idle(
 
 
 def _reusable(message: Any) -> Any:
-    """A generator would be used up by the attempt that failed."""
-    single = (ServiceBusMessage, AmqpAnnotatedMessage, ServiceBusMessageBatch, Mapping, list)
-    return message if isinstance(message, single) else list(message)
+    """What each attempt can send alike.
+
+    A generator would be used up by the attempt that failed; of a mapping each would make a new
+    message, with a new id, and duplicates could not be recognised (R10).
+    """
+    if isinstance(message, (ServiceBusMessage, AmqpAnnotatedMessage, ServiceBusMessageBatch)):
+        return message
+    if isinstance(message, Mapping):
+        return ServiceBusMessage(**message)
+    return [ServiceBusMessage(**one) if isinstance(one, Mapping) else one for one in message]
 
 
 def _flat(message: Any) -> list[AnyMessage]:
