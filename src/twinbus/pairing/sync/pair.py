@@ -103,8 +103,12 @@ class Pair:
             ping.result()
 
     def _keep(self) -> None:
-        while self.closed_because is None:
+        while True:
+            # Cleared before it is looked what there is to do: a close that comes in between
+            # wakes the wait below.
             self._wake.clear()
+            if self.closed_because is not None:
+                return
             with self._guard:
                 events = self.policy.advance(now_ms())
                 due = self.policy.pings_due(now_ms())
