@@ -46,13 +46,9 @@ class PairedServiceBusClient:
         self.options = options
         self._observer = Observer(on_event)
         self._primary = _client(primary, **client_options)
-        attempts = options.attempt_settings()
-        self._sending = (
-            _client(primary, **attempts, **client_options)
-            if isinstance(primary, str)
-            else self._primary
-        )
-        self._secondary = _client(options.secondary, **attempts, **client_options)
+        attempts = options.attempt_settings() | client_options
+        self._sending = _client(primary, **attempts) if isinstance(primary, str) else self._primary
+        self._secondary = _client(options.secondary, **attempts)
         self._administration = _administration(options, **client_options)
         self._pair: Pair | None = None
         self._order: SessionOrder | None = None

@@ -7,6 +7,7 @@ import pytest
 
 from twinbus.pairing import SendAvailabilityPairedNamespaceOptions
 from twinbus.pairing.names import backlog_queue_name, namespace_name
+from twinbus.pairing.sync import PairedServiceBusClient
 
 
 def test_p1_defaults() -> None:
@@ -42,6 +43,19 @@ def test_p1_edges_of_the_ping_interval(seconds: int) -> None:
     SendAvailabilityPairedNamespaceOptions(
         secondary="Endpoint=sb://b/", ping_primary_interval=timedelta(seconds=seconds)
     )
+
+
+@pytest.mark.parametrize(("given", "retries"), [({}, 0), ({"retry_total": 2}, 2)])
+def test_p1_client_options_go_before_the_settings_of_attempts(
+    given: dict[str, Any], retries: int
+) -> None:
+    somewhere = "Endpoint=sb://localhost:1;SharedAccessKeyName=n;SharedAccessKey=k"
+    client = PairedServiceBusClient.from_connection_strings(
+        somewhere, somewhere, client_options=given
+    )
+    assert client._sending._config.retry_total == retries
+    assert client._secondary._config.retry_total == retries
+    client.close()
 
 
 def test_p1_a_client_needs_an_administration_client_beside_it() -> None:
