@@ -1,7 +1,8 @@
 """Overlapped sends with a bound, and nothing forgotten (S3, S4).
 
 `send` returns as soon as the message is on its way and there is room for the next; `drain`
-(or leaving the `with` block) waits for all outcomes and raises if one of them was bad.
+(or leaving the `with` block) waits for all outcomes and raises if one of them was bad. A block
+that ends with an error of its own raises that, with a note; `drain` then raises the others.
 """
 
 from typing import Any
@@ -23,13 +24,18 @@ class SendWindow:
     async def __aenter__(self) -> "SendWindow":
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: object
+    ) -> None:
         try:
             await self.drain()
-        except UnsentError:
-            # The error that ends the block is the one to see.
-            if kind is None:
+        except UnsentError as unsent:
+            if error is None:
                 raise
+            # The error that ends the block is the one to see. What failed beside it is noted
+            # there, and kept: nothing is forgotten (S4).
+            self._failures = unsent.failures
+            error.add_note(f"In its window {unsent}. drain() raises them all.")
 
     async def send(self, message: Messages, *, timeout: float | None = None) -> None:
         """Wait for room, then send without waiting for the outcome."""

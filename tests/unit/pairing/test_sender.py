@@ -15,7 +15,7 @@ from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusConnect
 
 from tests.sim.loop import VirtualLoop
 from tests.sim.pairing import virtual
-from twinbus.pairing import BacklogSendError
+from twinbus.pairing import BacklogSendError, SendWindow, UnsentError
 from twinbus.pairing.events import BacklogQueueDropped, EntitySuspected, Event
 from twinbus.pairing.observer import Observer
 from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions
@@ -231,3 +231,25 @@ def test_r10_a_mapping_keeps_its_message_id_on_every_attempt(form: Any) -> None:
         assert stored.properties.message_id == first.message_id
 
     in_virtual_time(case)
+
+
+def test_s4_a_window_whose_block_ends_with_an_error_forgets_no_failed_send() -> None:
+    async def case(world: World) -> None:
+        world.primary.answer = world.primary.refuse
+        message = ServiceBusMessage("body")
+        window = SendWindow(world.sender)
+
+        async def use_it() -> None:
+            async with window:
+                await window.send(message)
+                raise KeyError("the application's own")
+
+        with pytest.raises(KeyError) as caught:
+            await use_it()
+        assert "1 sends failed" in caught.value.__notes__[0]
+        with pytest.raises(UnsentError) as unsent:
+            await window.drain()
+        assert [failed for failed, _ in unsent.value.failures] == [message]
+        await window.drain()
+
+    in_virtual_time(case, failover_s=10)
