@@ -8,7 +8,8 @@ are sent anew and then completed, and one that was stopped in between is there t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,15 +21,23 @@ from twinbus.cli.printer import Printer, confirm
 from twinbus.cli.receive import received
 from twinbus.cli.remote import BRISK, Remote
 from twinbus.core import names
-from twinbus.forms.message_form import dead_letter_reason, from_json, one_line, to_json
+from twinbus.forms.message_form import (
+    Encoded,
+    dead_letter_reason,
+    from_json,
+    one_line,
+    to_json,
+)
 
 if TYPE_CHECKING:
-    from azure.servicebus import ServiceBusClient
+    from azure.servicebus import ServiceBusClient, ServiceBusReceivedMessage
 
 app = typer.Typer(no_args_is_help=True, help="See what died, put it back, or throw it away.")
 
 Reason = Annotated[str | None, typer.Option(help="Only those with this reason.")]
 _WAIT_S = 5.0
+# Their locks run while the first of them are being sent, on a network that may be slow.
+_AT_ONCE = 5
 _DEATH = ("DeadLetterReason", "DeadLetterErrorDescription")
 # The broker's clock may be ahead of this machine's.
 _AHEAD_MS = 86_400_000
@@ -58,17 +67,28 @@ def resubmit(
     with remote.client() as client:
         node = Node(client, path)
         atomic = node.is_twinbus()
-        with printer.progress(f"Resubmitting from {path}") as advance:
-            if atomic:
-                count = _move(node, wanted, advance)
-            else:
-                target = _target(path)
-                confirm(
-                    f"This is no Twinbus broker: dead letters are sent to {target} again and then"
-                    " completed; if stopped in between, one may be there twice. Go on?",
-                    yes,
-                )
-                count = send_again(client, path, target, wanted, advance)
+        target = _target(path)
+        if not atomic:
+            confirm(
+                f"This is no Twinbus broker: dead letters are sent to {target} again and then"
+                " completed; if stopped in between, one may be there twice. Go on?",
+                yes,
+            )
+        total = 0
+        try:
+            with printer.progress(f"Resubmitting from {path}") as advance:
+                moves = _move(node, wanted) if atomic else send_again(client, path, target, wanted)
+                for count in moves:
+                    total += count
+                    advance(count)
+        except BaseException:
+            if total:
+                _tell(printer, path, total, atomic)
+            raise
+    _tell(printer, path, total, atomic)
+
+
+def _tell(printer: Printer, path: str, count: int, atomic: bool) -> None:
     printer.result({"resubmitted": count, "atomic": atomic}, f"{count} resubmitted from {path}.")
 
 
@@ -100,52 +120,70 @@ class Wanted:
         )
 
 
-def _move(node: Node, wanted: Wanted, advance: Callable[[int], None]) -> int:
-    total = 0
+def _move(node: Node, wanted: Wanted) -> Iterator[int]:
+    """Let the broker move dead letters back; gives how many, page by page."""
     for page in node.browse(bodies=False):
         chosen = [shown["sequence_number"] for shown in page if wanted(shown)]
         if chosen:
-            count = node.resubmit(chosen)
-            total += count
-            advance(count)
-    return total
+            yield node.resubmit(chosen)
 
 
 def send_again(
-    client: ServiceBusClient,
-    path: str,
-    target: str,
-    wanted: Wanted,
-    advance: Callable[[int], None],
-    wait_s: float = _WAIT_S,
-) -> int:
-    """Send dead letters to `target` under their own ids, completing each once it is there."""
-    total = 0
-    passed_over = {}
+    client: ServiceBusClient, path: str, target: str, wanted: Wanted, wait_s: float = _WAIT_S
+) -> Iterator[int]:
+    """Send dead letters to `target` under their own ids, completing each once it is there; gives
+    1 for each.
+
+    Those not wanted stay locked, so that others are reached behind them. Any lock may end before
+    its message is settled; then the message comes again. One that was sent is not sent twice.
+    """
+    sent: set[int] = set()
+    passed_over: dict[int, ServiceBusReceivedMessage] = {}
+    seen_again: set[int] = set()
     with (
         client.get_queue_receiver(path) as receiver,
         client.get_queue_sender(target, **BRISK) as sender,
     ):
         outbox = Outbox(sender)
-        for message, payload in received(receiver, None, wait_s):
+        for message, payload in received(receiver, None, wait_s, _AT_ONCE):
             shown = to_json(payload)
-            if shown["sequence_number"] in passed_over:
-                # Its lock is over and it came again: everything has been seen.
+            number = shown["sequence_number"]
+            if number not in sent and number not in passed_over:
+                seen_again.clear()
+            elif number in seen_again:
+                # It came twice with nothing new in between: everything has been seen.
                 break
+            else:
+                seen_again.add(number)
             if not wanted(shown):
-                passed_over[shown["sequence_number"]] = message
+                passed_over[number] = message
                 continue
-            if isinstance(shown.get("application_properties"), dict):
-                for name in _DEATH:
-                    shown["application_properties"].pop(name, None)
-            outbox.put(from_json(shown))
-            outbox.flush()
-            receiver.complete_message(message)
-            total += 1
-            advance(1)
+            if number not in sent:
+                outbox.put(_revived(shown))
+                outbox.flush()
+                sent.add(number)
+                yield 1
+            _settle(receiver.complete_message, message)
         for message in passed_over.values():
-            receiver.abandon_message(message)
-    return total
+            _settle(receiver.abandon_message, message)
+
+
+def _settle(
+    settle: Callable[[ServiceBusReceivedMessage], None], message: ServiceBusReceivedMessage
+) -> None:
+    """Settle a message unless its lock is over: then it is back in its queue already."""
+    from azure.servicebus.exceptions import MessageLockLostError
+
+    with suppress(MessageLockLostError):
+        settle(message)
+
+
+def _revived(shown: dict[str, Any]) -> Encoded:
+    """A dead letter as it was before it died."""
+    if isinstance(shown.get("application_properties"), dict):
+        for name in _DEATH:
+            shown["application_properties"].pop(name, None)
+    return from_json(shown)
 
 
 def _dead_letter_path(entity: str) -> str:

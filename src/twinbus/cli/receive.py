@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -112,16 +113,21 @@ def _peeked(
 
 
 def received(
-    receiver: ServiceBusReceiver, count: int | None, wait_s: float
+    receiver: ServiceBusReceiver, count: int | None, wait_s: float, at_once: int = 50
 ) -> Iterator[tuple[ServiceBusReceivedMessage, bytes]]:
-    """Messages with their bytes, until there were enough or none came in time."""
+    """Messages with their bytes, until there were enough or none came in time.
+
+    At most `at_once` are locked and wait for their turn.
+    """
+    from azure.servicebus.exceptions import MessageLockLostError
+
     from twinbus.pairing.sdk import PayloadTap
 
     tap = PayloadTap()
     while count is None or count > 0:
         if not tap.sits_on(receiver):
             tap.put_on(receiver)
-        wanted = 50 if count is None else min(count, 50)
+        wanted = at_once if count is None else min(count, at_once)
         messages = receiver.receive_messages(wanted, max_wait_time=wait_s)
         if not messages:
             return
@@ -129,7 +135,9 @@ def received(
             payload = tap.take(message, receiver)
             if payload is None:
                 # It came over a link that the SDK opened by itself: let it come again.
-                receiver.abandon_message(message)
+                # If its lock is over, it will by itself.
+                with suppress(MessageLockLostError):
+                    receiver.abandon_message(message)
                 continue
             yield message, payload
             count = None if count is None else count - 1

@@ -1,0 +1,130 @@
+"""Dead letters sent again as on Azure, with locks that end in the middle (R10)."""
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusMessageBatch
+from azure.servicebus.exceptions import MessageLockLostError, ServiceBusConnectionError
+
+from twinbus.amqp import codec
+from twinbus.amqp.types import Symbol
+from twinbus.cli import dead_letter
+from twinbus.cli.dead_letter import Wanted, send_again
+from twinbus.cli.printer import Printer
+
+
+class Azure:
+    """A dead-letter queue with its own clock: each send and each settlement takes one tick."""
+
+    def __init__(self, numbers: range, lock_ticks: int) -> None:
+        self.now = 0
+        self.sent: list[int] = []
+        self.left = dict.fromkeys(numbers, 0)
+        self.lock_ticks = lock_ticks
+        self._handler = SimpleNamespace(
+            _link=SimpleNamespace(_incoming_transfer=lambda frame: None)
+        )
+
+    def get_queue_receiver(self, path: str) -> "Azure":
+        return self
+
+    def get_queue_sender(self, path: str, **_: Any) -> "Azure":
+        return self
+
+    def __enter__(self) -> "Azure":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def receive_messages(self, count: int, max_wait_time: float) -> list[Any]:
+        """The first that are free, waiting for the end of a lock if need be."""
+        free = [number for number, until in self.left.items() if until <= self.now]
+        if not free:
+            soonest = min(self.left.values(), default=self.now + 1_000_000)
+            if soonest > self.now + max_wait_time:
+                return []
+            self.now = soonest
+            return self.receive_messages(count, max_wait_time)
+        return [self._deliver(number) for number in free[:count]]
+
+    def _deliver(self, number: int) -> Any:
+        until = self.left[number] = self.now + self.lock_ticks
+        tag = f"{number} until {until}".encode()
+        self._handler._link._incoming_transfer({1: 0, 2: tag, 5: False, 11: payload(number)})
+        return SimpleNamespace(_delivery_tag=tag, number=number, until=until)
+
+    def complete_message(self, message: Any) -> None:
+        self._check(message)
+        del self.left[message.number]
+
+    def abandon_message(self, message: Any) -> None:
+        self._check(message)
+        self.left[message.number] = 0
+
+    def _check(self, message: Any) -> None:
+        self.now += 1
+        if self.now >= message.until:
+            raise MessageLockLostError
+
+    def create_message_batch(self) -> ServiceBusMessageBatch:
+        return ServiceBusMessageBatch()
+
+    def send_messages(self, batch: ServiceBusMessageBatch) -> None:
+        self.now += 1
+        (encoded,) = batch._message[5]
+        self.sent.append(int(encoded.partition(b"number ")[2]))
+
+
+def payload(number: int) -> bytes:
+    annotation = (Symbol("x-opt-sequence-number"), codec.encode(number))
+    reason = ("DeadLetterReason", codec.encode("odd" if number % 7 == 1 else "wanted"))
+    body = codec.encode(f"number {number}".encode())
+    parts = (0x72, codec.encode_map([annotation])), (0x74, codec.encode_map([reason])), (0x75, body)
+    return b"".join(bytes((0x00, 0x53, code)) + value for code, value in parts)
+
+
+def resubmit(azure: Azure, wait_ticks: int = 3) -> int:
+    client: Any = azure
+    return sum(
+        send_again(client, "q/$DeadLetterQueue", "q", Wanted("wanted", frozenset()), wait_ticks)
+    )
+
+
+def test_r10_each_wanted_one_is_sent_once_though_locks_end_in_the_middle() -> None:
+    numbers = range(1, 121)
+    wanted = [number for number in numbers if number % 7 != 1]
+    for lock_ticks in range(7, 40):
+        azure = Azure(numbers, lock_ticks)
+        assert resubmit(azure) == len(wanted)
+        assert azure.sent == wanted
+        assert sorted(azure.left) == [number for number in numbers if number % 7 == 1]
+
+
+def test_r10_a_lock_too_short_to_settle_anything_ends_and_loses_nothing() -> None:
+    azure = Azure(range(2, 7), lock_ticks=1)
+    assert resubmit(azure) == 5
+    assert azure.sent == [2, 3, 4, 5, 6]
+    assert sorted(azure.left) == [2, 3, 4, 5, 6]
+
+
+def test_what_was_resubmitted_is_told_also_of_a_run_that_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    azure = Azure(range(2, 7), lock_ticks=20)
+    send = azure.send_messages
+
+    def send_three(batch: ServiceBusMessageBatch) -> None:
+        if len(azure.sent) == 3:
+            raise ServiceBusConnectionError
+        send(batch)
+
+    monkeypatch.setattr(azure, "send_messages", send_three)
+    monkeypatch.setattr(dead_letter, "Node", lambda *_: SimpleNamespace(is_twinbus=lambda: False))
+    remote: Any = SimpleNamespace(client=lambda: azure)
+    with pytest.raises(ServiceBusConnectionError):
+        dead_letter.resubmit(remote, Printer(json_output=True), "q", yes=True)
+    assert json.loads(capsys.readouterr().out) == {"resubmitted": 3, "atomic": False}
+    assert sorted(azure.left) == [5, 6]
