@@ -50,7 +50,7 @@ RULES: dict[str, tuple[str, str]] = {
     "D2": ("reason, description, source", "engine/message.py"),
     "D3": ("the broker's own reasons", "engine/entities.py engine/stream.py"),
     "D4": ("MaxDeliveryCount cannot be switched off", "core/descriptions.py"),
-    "D5": ("expiry", "engine/stream.py engine/index.py"),
+    "D5": ("expiry", "engine/upkeep.py engine/index.py"),
     "D6": ("a failing filter with dead-lettering off", "engine/entities.py"),
     "D7": ("ForwardDeadLetteredMessagesTo", "engine/entities.py"),
     "D8": ("the transfer dead-letter queue", "engine/entities.py"),
