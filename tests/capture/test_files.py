@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from tests.capture.captured import assert_complete, read_rows
 from tests.capture.journals import DAY_MS, NOON_MS, WrittenJournal
 from tests.capture.naive import expand
+from twinbus.capture import capturer
 from twinbus.capture.capturer import Capturer, Settings
 from twinbus.capture.compacting import compact
 from twinbus.capture.files import (
@@ -22,8 +24,10 @@ from twinbus.capture.files import (
     held,
     list_files,
     missing_lsns,
+    newest_mark,
     node_of,
     remove_old,
+    write_file,
 )
 from twinbus.capture.status import status
 
@@ -269,6 +273,117 @@ def test_a_journal_older_than_its_capture_is_refused(
     restored.close()
     with pytest.raises(CaptureError, match=r"up to LSN 22, but the journal .* ends at 5"):
         capture(restored, root)
+
+
+@pytest.mark.parametrize("segment_bytes", [4096, 64 << 20], ids=["many segments", "one segment"])
+def test_l1_a_restored_journal_is_refused_also_when_it_has_come_as_far_again(
+    tmp_path: Path, root: Path, segment_bytes: int
+) -> None:
+    directory, backup = tmp_path / "data", tmp_path / "backup"
+    written = WrittenJournal(directory, segment_bytes)
+    written.begin()
+    for _ in range(30):
+        written.place(1, 300)
+    written.close()
+    shutil.copytree(directory, backup)
+    written = WrittenJournal(directory, segment_bytes)
+    for _ in range(20):
+        written.place(1, 300)
+    written.close()
+    capture(written, root)
+    files = list_files(root)
+    shutil.rmtree(directory)
+    shutil.copytree(backup, directory)
+    restored = WrittenJournal(directory, segment_bytes)
+    for _ in range(25):
+        restored.place(1, 301)
+    restored.close()
+    assert restored.last_lsn > written.last_lsn == captured_lsn(root)
+    for _ in range(2):
+        with pytest.raises(CaptureError, match=r"up to LSN 52, but .* has other records"):
+            capture(restored, root)
+    assert list_files(root) == files
+    capture(restored, tmp_path / "another root")
+    assert_complete(tmp_path / "another root", 1, restored.last_lsn)
+
+
+def test_l1_a_restored_journal_is_refused_where_it_has_dropped_the_captured_lsns(
+    tmp_path: Path, root: Path
+) -> None:
+    """The place of the last captured batch is still in the journal; what is there is another."""
+    directory = tmp_path / "data"
+    old = WrittenJournal(directory, segment_bytes=4096)
+    old.begin()
+    for _ in range(60):
+        old.place(1, 300)
+    old.close()
+    capture(old, root)
+    shutil.rmtree(directory)
+    # Its records are small, so that it has given out as many LSNs in fewer segments.
+    other = WrittenJournal(directory, segment_bytes=4096)
+    other.begin()
+    for _ in range(16):
+        other.place(5, 40)
+    other.journal.drop_before(other.journal.current_segment)
+    other.heartbeat()
+    with pytest.raises(CaptureError, match="has other records under these numbers"):
+        capture(other, root, accept_gap=True)
+    other.close()
+
+
+def test_a_restored_journal_goes_on_in_its_capture_if_that_was_no_farther(
+    tmp_path: Path, root: Path
+) -> None:
+    directory, backup = tmp_path / "data", tmp_path / "backup"
+    written = WrittenJournal(directory)
+    written.begin()
+    written.place(5)
+    written.heartbeat()
+    capture(written, root)
+    written.place(5)
+    written.close()
+    shutil.copytree(directory, backup)
+    written = WrittenJournal(directory)
+    written.place(7)
+    written.close()
+    shutil.rmtree(directory)
+    shutil.copytree(backup, directory)
+    restored = WrittenJournal(directory)
+    restored.place(9)
+    restored.close()
+    capture(restored, root)
+    assert_complete(root, 1, restored.last_lsn)
+
+
+def test_files_without_a_mark_are_gone_on_from(
+    written: WrittenJournal, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Versions before did not write down which batch a file ends with."""
+    written.place(5)
+    written.heartbeat()
+    with monkeypatch.context() as patched:
+        patched.setattr(capturer, "write_file", lambda *given: write_file(*given[:5]))
+        capture(written, root)
+    assert newest_mark(root) is None
+    written.place(5)
+    written.close()
+    capture(written, root)
+    assert newest_mark(root) is not None
+    assert_complete(root, 1, written.last_lsn)
+
+
+def test_a_damaged_newest_file_is_named(written: WrittenJournal, root: Path) -> None:
+    written.place(5)
+    written.heartbeat()
+    capture(written, root)
+    (file,) = list_files(root)
+    file.path.write_bytes(file.path.read_bytes()[:-6])
+    with pytest.raises(CaptureError, match=f"{file.path.name} cannot be read"):
+        capture(written, root)
+    file.path.unlink()
+    written.close()
+    capture(written, root)
+    assert_complete(root, 1, written.last_lsn)
 
 
 def test_a_data_directory_keeps_its_name(tmp_path: Path) -> None:

@@ -27,12 +27,14 @@ from twinbus.capture.files import (
     write_file,
     write_sidecar,
 )
+from twinbus.capture.identity import check_identity
+from twinbus.capture.mark import Mark
 from twinbus.capture.names import Names
 from twinbus.capture.rows import Rows
 from twinbus.engine import observations, records
 from twinbus.engine.observations import Observation
 from twinbus.journal import read_segments
-from twinbus.journal.tail import READ_BYTES, JournalGap, Tail, oldest_lsn, reached_lsn
+from twinbus.journal.tail import READ_BYTES, JournalGap, Tail, oldest_lsn
 
 log = logging.getLogger(__name__)
 
@@ -81,9 +83,10 @@ class Capturer:
         self._is_telling = False
         self._first_lsn = 0
         self._last_lsn = captured_lsn(settings.root)
+        self._mark: Mark | None = None
         self._since = 0.0
+        check_identity(settings.root, settings.journal, settings.node)
         sidecar = read_sidecar(settings.root)
-        self._check_identity(sidecar)
         self._names = Names() if sidecar is None else sidecar.names
         self._is_named = sidecar is not None
         begin = self._last_lsn + 1
@@ -110,6 +113,7 @@ class Capturer:
                 self._since = self._clock()
             self._rows.add(one)
             self._last_lsn = one.batch.next_lsn - 1
+            self._mark = Mark(one.batch.location, one.batch.crc)
             if self._rows.count >= _COLUMN_ROWS:
                 self._make_columns()
             if self._gathered + self._rows.count >= self._settings.roll_rows:
@@ -132,7 +136,9 @@ class Capturer:
         self._save_names()
         settings = self._settings
         table = pa.Table.from_batches(self._batches)
-        file = write_file(settings.root, table, settings.node, self._first_lsn, self._last_lsn)
+        file = write_file(
+            settings.root, table, settings.node, self._first_lsn, self._last_lsn, self._mark
+        )
         self._batches = []
         self._gathered = 0
         self._is_telling = False
@@ -144,27 +150,6 @@ class Capturer:
         self._tail.close()
 
     # --- beginning --------------------------------------------------------------------
-
-    def _check_identity(self, sidecar: Sidecar | None) -> None:
-        """Refuse a root that holds another journal's capture, or this one's future."""
-        settings = self._settings
-        if sidecar is not None and sidecar.node != settings.node:
-            raise CaptureError(
-                f"{settings.root} holds the capture of {sidecar.journal} (node {sidecar.node}),"
-                f" not of {settings.journal} (node {settings.node}): use another directory"
-            )
-        if not self._last_lsn:
-            return
-        try:
-            reached = reached_lsn(settings.journal, self._last_lsn)
-        except JournalGap:
-            return  # what follows the captured records is there; a real gap shows when it is read
-        if reached < self._last_lsn:
-            raise CaptureError(
-                f"{settings.root} holds records up to LSN {self._last_lsn}, but the journal in"
-                f" {settings.journal} ends at {reached}: it was replaced or restored from an"
-                " older backup. Capture it to another directory."
-            )
 
     def _look_around(self, begin: int) -> int:
         """Learn the names in the journal; say where a new capture begins.

@@ -20,6 +20,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from twinbus.capture.mark import Mark
 from twinbus.capture.names import Names
 from twinbus.journal import RealDisk
 
@@ -28,6 +29,7 @@ ROW_GROUP_ROWS = 256 * 1024
 _LOCK_RETRY_S = 0.1
 _TEMPORARY = "_tmp-"
 _SIDECAR = "_entities.json"
+_MARK = "twinbus.last_batch"
 _NAME = re.compile(r"(?P<node>.+)-(?P<first>\d{20})-(?P<last>\d{20})\.parquet")
 # Neighbours differ little in these; their values are no use in a dictionary.
 _DELTAS = ("lsn", "part", "parts", "ts", "seq", "enqueued_ts", "first_delivered_ts")
@@ -74,6 +76,22 @@ def list_files(root: Path) -> list[CaptureFile]:
 def captured_lsn(root: Path) -> int:
     """The last LSN that has been captured, 0 if none has."""
     return max((file.last_lsn for file in list_files(root)), default=0)
+
+
+def newest_mark(root: Path) -> Mark | None:
+    """Which batch of the journal the newest file ends with; older versions did not say."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    newest = max(list_files(root), key=lambda file: file.last_lsn)
+    try:
+        found = (pq.read_metadata(newest.path).metadata or {}).get(_MARK.encode())
+    except (pa.ArrowInvalid, OSError) as error:
+        raise CaptureError(
+            f"{newest.path} cannot be read ({error}). If it is damaged remove it: its records are"
+            " captured again where the journal still has them."
+        ) from error
+    return None if found is None else Mark.from_text(found.decode())
 
 
 def missing_lsns(files: Sequence[CaptureFile]) -> list[tuple[int, int]]:
@@ -171,8 +189,13 @@ def _write_durably(path: Path, text: str) -> None:
 # --- writing and removing -------------------------------------------------------------
 
 
-def write_file(root: Path, table: Any, node: str, first_lsn: int, last_lsn: int) -> CaptureFile:
-    """Make a durable file of a pyarrow.Table that holds these LSNs, all of them."""
+def write_file(
+    root: Path, table: Any, node: str, first_lsn: int, last_lsn: int, mark: Mark | None = None
+) -> CaptureFile:
+    """Make a durable file of a pyarrow.Table that holds these LSNs, all of them.
+
+    `mark` is the batch that holds the last one, as far as that is known.
+    """
     import pyarrow.parquet as pq
 
     day = datetime.fromtimestamp(table["ts"][0].cast("int64").as_py() / 1e6, UTC).date()
@@ -187,6 +210,8 @@ def write_file(root: Path, table: Any, node: str, first_lsn: int, last_lsn: int)
         "twinbus.first_lsn": str(first_lsn),
         "twinbus.last_lsn": str(last_lsn),
     }
+    if mark is not None:
+        metadata[_MARK] = str(mark)
     with temporary.open("wb") as file:
         pq.write_table(
             table.unify_dictionaries().replace_schema_metadata(metadata),
