@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -231,6 +233,37 @@ def test_l1_a_capture_follows_while_the_broker_runs(broker: Broker, root: Path) 
 
 def read_or_none(root: Path) -> list[dict[str, Any]]:
     return read_rows(root) if list_files(root) else []
+
+
+def ask(broker: Broker, path: str) -> str:
+    url = f"http://127.0.0.1:{broker.ready['ports']['admin']}{path}"
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        assert answer.status == 200
+        text: str = answer.read().decode()
+        return text
+
+
+def test_l1_a_capture_that_cannot_go_on_shows_where_people_look(broker: Broker, root: Path) -> None:
+    """The broker serves, so its health is 200 all the while; with room the warning ends."""
+    root.write_text("a file where the directory should be")
+    broker.options = (*broker.options[2:], "--admin-port", "0")
+    broker.start()
+    deadline = time.monotonic() + 60
+    while "warning" not in (health := json.loads(ask(broker, "/health"))):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert health["status"] == "healthy"
+    assert "capture has failed" in health["warning"]
+    metrics = ask(broker, "/metrics")
+    assert "\ntwinbus_capture_up 0.0\n" in metrics
+    lag = re.search(r"^twinbus_capture_lag_lsns (\S+)$", metrics, re.MULTILINE)
+    assert lag is not None
+    assert float(lag[1]) > 0
+    root.unlink()
+    while "\ntwinbus_capture_up 1.0\n" not in ask(broker, "/metrics"):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert json.loads(ask(broker, "/health")) == {"status": "healthy"}
 
 
 # --- the commands ---------------------------------------------------------------------

@@ -68,6 +68,34 @@ async def test_l1_a_stop_between_two_attempts_still_captures_the_rest(
     assert watched.captured_lsn == 20
 
 
+# Says nothing, or the same each time, and dies, until a file lets it come farther.
+FAILING = """
+import pathlib, sys
+if pathlib.Path(sys.argv[1]).exists():
+    print('{"captured_lsn": 8}', flush=True)
+    sys.stdin.read()
+elif sys.argv[2]:
+    print('{"captured_lsn": 7}', flush=True)
+sys.exit(1)
+"""
+
+
+@pytest.mark.parametrize("says", ["", "how far it is"])
+async def test_l1_a_capture_that_fails_shows_until_it_has_come_farther(
+    says: str, starts: Path, tmp_path: Path
+) -> None:
+    room = tmp_path / "room"
+    watched = Supervisor([sys.executable, "-c", FAILING, str(room), says])
+    assert watched.warning is None
+    watched.start()
+    await until(lambda: watched.failures >= 3)
+    assert f"({watched.failures} times)" in str(watched.warning)
+    room.touch()
+    await until(lambda: watched.captured_lsn == 8)
+    assert watched.warning is None
+    await watched.stop()
+
+
 async def test_a_child_that_does_not_end_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,20 +13,24 @@ from twinbus.admin.console.application import Console
 from twinbus.admin.metrics import MetricsPage
 from twinbus.admin.ports import Namespaces
 from twinbus.admin.websocket import ProtocolFactory, WebSocketDoor
+from twinbus.capture.supervisor import Supervisor
 from twinbus.server.service import Service
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def broker_application(service: Service, reports: Path, events: Path) -> web.Application:
+def broker_application(
+    service: Service, reports: Path, events: Path, capture: Supervisor | None = None
+) -> web.Application:
     """All that a broker serves; the console finds reports and pairs' events in the directories."""
     application = make_application(
         service,
         service.amqp.make_protocol,
         service.broker.clock,
-        MetricsPage(service).answer,
+        MetricsPage(service, capture).answer,
         service.broker.why_refusing,
         Console(service, reports, events),
+        lambda: None if capture is None else capture.warning,
     )
     if not service.checks:
         application.middlewares.append(_only_this_machine(service.hosts()))
@@ -68,20 +72,26 @@ def make_application(
     metrics: Answer | None = None,
     failing: Callable[[], str | None] = lambda: None,
     console: Console | None = None,
+    warning: Callable[[], str | None] = lambda: None,
 ) -> web.Application:
     """Put the admin API, health, metrics, console and AMQP over WebSocket together.
 
     `amqp_connection` makes the protocol of one AMQP connection, as for a TCP listener;
-    `failing` says why the broker accepts nothing, None while it does.
+    `failing` says why the broker accepts nothing, None while it does; `warning` what somebody
+    should look at although it serves.
     """
     api = AdminApi(namespaces, clock_ms)
     door = WebSocketDoor(amqp_connection)
 
     async def health(request: web.Request) -> web.StreamResponse:
-        reason = failing()
-        if reason is None:
-            return web.json_response({"status": "healthy"})
-        return web.json_response({"status": "failing", "reason": reason}, status=503)
+        reason, warned = failing(), warning()
+        answer = {"status": "healthy"}
+        if reason is not None:
+            answer = {"status": "failing", "reason": reason}
+        if warned is not None:
+            # Not another status: who asks would restart a broker that serves.
+            answer["warning"] = warned
+        return web.json_response(answer, status=200 if reason is None else 503)
 
     def unless_entity(page: Answer) -> Answer:
         # A queue may have a page's name: requests about entities name an API version.

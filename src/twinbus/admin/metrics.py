@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 
 from twinbus import __version__
 from twinbus.admin.connection import bare_host, is_loopback
+from twinbus.capture.supervisor import Supervisor
 from twinbus.core import names
 from twinbus.core.descriptions import LISTEN, MANAGE
 from twinbus.engine.entities import Entity, Subscription
@@ -46,11 +47,14 @@ _METERED = (
 class BrokerCollector(Collector):
     """Makes metrics of a service's present state."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, capture: Supervisor | None) -> None:
         self._service = service
+        self._capture = capture
 
     def collect(self) -> Iterable[Metric]:
         yield from self._broker()
+        if self._capture is not None:
+            yield from self._captured(self._capture)
         yield from self._entities()
 
     def _broker(self) -> Iterable[Metric]:
@@ -79,6 +83,18 @@ class BrokerCollector(Collector):
         yield _gauge("journal_bytes", "Their size.", sum(size for _, size in segments))
         yield _gauge("live_bytes", "Payload of all messages that exist.", broker.kernel.live_bytes)
         yield _gauge("cached_bytes", "How much of it is in memory.", broker.kernel.cached_bytes)
+
+    def _captured(self, capture: Supervisor) -> Iterable[Metric]:
+        yield _gauge(
+            "capture_up",
+            "1; 0 from when capture fails until it has written a file again.",
+            capture.warning is None,
+        )
+        yield _gauge(
+            "capture_lag_lsns",
+            "Records that are not captured yet; the journal keeps them.",
+            self._service.broker.journal.next_lsn - 1 - capture.captured_lsn,
+        )
 
     def _lobby(self) -> Iterable[Metric]:
         lobby = self._service.lobby
@@ -131,10 +147,10 @@ class BrokerCollector(Collector):
 class MetricsPage:
     """Answers requests for `/metrics`."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, capture: Supervisor | None) -> None:
         self._service = service
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(BrokerCollector(service))
+        self._registry.register(BrokerCollector(service, capture))
         ProcessCollector(registry=self._registry)
 
     async def answer(self, request: web.Request) -> web.Response:

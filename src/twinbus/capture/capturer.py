@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 ROLL_ROWS = 500_000
 ROLL_SECONDS = 60.0
 # Heartbeats alone make a file this many times more rarely: enough to move a stream's watermark.
-_IDLE_FACTOR = 10
+IDLE_FACTOR = 10
 # Gathered records become columns at this number, so that few of them are Python objects.
 _COLUMN_ROWS = 64 * 1024
 _GIGABYTE = 10**9
@@ -162,7 +162,7 @@ class Capturer:
         for lsn, _, _, record in read_segments(self._settings.journal):
             if record[0] == records.ENTITY_PUT:
                 self._names.put(record)
-            elif not started and _is_start(record):
+            elif not started and is_start(record):
                 started = lsn
         if self._last_lsn:
             return begin
@@ -194,7 +194,7 @@ class Capturer:
         seconds = self._settings.roll_seconds
         if self._is_telling or self._rows.telling:
             return waited >= seconds
-        return waited >= seconds * _IDLE_FACTOR
+        return waited >= seconds * IDLE_FACTOR
 
     def _make_columns(self) -> None:
         if self._rows.count:
@@ -222,5 +222,5 @@ class Capturer:
             log.info("removed an old file", extra={"file": file.path.name})
 
 
-def _is_start(record: bytes) -> bool:
+def is_start(record: bytes) -> bool:
     return record[0] == records.OBSERVED and Observation(record).what == observations.STARTED

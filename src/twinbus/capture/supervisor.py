@@ -38,6 +38,15 @@ class Supervisor:
         self._is_stopping = False
         #: Everything up to this LSN is durably captured.
         self.captured_lsn = 0
+        #: How often the child ended unasked since it last came farther.
+        self.failures = 0
+
+    @property
+    def warning(self) -> str | None:
+        """Whether capture fails, for people who do not read the log."""
+        if not self.failures:
+            return None
+        return f"capture has failed since its last file ({self.failures} times): the log says why"
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._keep_running())
@@ -69,6 +78,7 @@ class Supervisor:
                 await self._run_once()
             if self._is_stopping:
                 return
+            self.failures += 1
             if self.captured_lsn > before:
                 delay_s = _BACK_OFF_S_MIN
             log.error(
@@ -95,13 +105,19 @@ class Supervisor:
             assert process.stdout is not None
             async for line in process.stdout:
                 with contextlib.suppress(ValueError, KeyError):
-                    self.captured_lsn = int(json.loads(line)["captured_lsn"])
+                    self._note(int(json.loads(line)["captured_lsn"]))
             return await process.wait()
         finally:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
             self._process = None
+
+    def _note(self, captured_lsn: int) -> None:
+        # A child that only started has not shown yet that it can write a file.
+        if captured_lsn > self.captured_lsn:
+            self.failures = 0
+        self.captured_lsn = captured_lsn
 
     def _let_go(self) -> None:
         if self._process is not None and self._process.stdin is not None:

@@ -57,6 +57,8 @@ class Installation:
 
     data_dir: Path
     config_file: Path | None
+    #: What `serve --capture` was told; it comes before the configuration.
+    capture: Path | None = None
 
     @property
     def journal(self) -> Path:
@@ -68,6 +70,10 @@ class Installation:
             return Config() if self.config_file is None else load(self.config_file)
         except ConfigError:
             return Config()
+
+    def capture_root(self) -> Path | None:
+        wanted = self.config().capture
+        return self.capture or (None if wanted is None else wanted.directory)
 
 
 def check_versions() -> list[Finding]:

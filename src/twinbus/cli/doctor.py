@@ -17,6 +17,9 @@ Port = Annotated[int, typer.Option(min=0, max=65535, help="0: not to be checked.
 def doctor(
     data_dir: Annotated[Path, typer.Option(help="The broker's directory.")] = Path("twinbus-data"),
     config: Annotated[Path | None, typer.Option(help="The broker's configuration file.")] = None,
+    capture_dir: Annotated[
+        Path | None, typer.Option("--capture", help="Where it captures to.", metavar="DIR")
+    ] = None,
     host: Annotated[str, typer.Option(help="The address it listens on.")] = "127.0.0.1",
     amqp_port: Port = 5672,
     amqps_port: Port = 5671,
@@ -43,7 +46,7 @@ def doctor(
     ports = {"amqp": amqp_port, "amqps": amqps_port, "admin": admin_port}
     remote = None if connection is None else Remote(connection, admin_endpoint, ca)
     found = examine(
-        Installation(data_dir, config),
+        Installation(data_dir, config, capture_dir),
         host,
         {name: port for name, port in ports.items() if port},
         remote,

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from twinbus.cli import checks, reach
+from twinbus.cli import capture_checks, checks, reach
 from twinbus.cli.checks import FAULT, OK, WARNING, Finding, Installation
 from twinbus.cli.remote import Remote
 
@@ -27,6 +27,7 @@ def examine(
         *checks.check_certificate(installation, datetime.now(UTC)),
         *checks.check_lock(installation, holder, answers),
         *checks.check_journal(installation, in_use=holder is not None),
+        *capture_checks.check_capture(installation, in_use=holder is not None),
         *port_findings,
     ]
     return found if remote is None else [*found, *reach.check_connection(remote)]

@@ -216,7 +216,7 @@ async def _serve(options: Options, config: Config, key: str, is_new: bool) -> No
         from twinbus.admin.listener import HttpListener
 
         beside = options.data_dir.resolve().parent
-        application = broker_application(service, beside / REPORTS, beside / EVENTS)
+        application = broker_application(service, beside / REPORTS, beside / EVENTS, capturing)
         http = HttpListener(application, tls, service.lobby)
         with _named_port(options.host, options.admin_port, "--admin-port"):
             await http.start(options.host, options.admin_port)
