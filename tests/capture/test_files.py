@@ -418,6 +418,28 @@ def test_old_files_are_removed_by_age(written: WrittenJournal, root: Path) -> No
     }
 
 
+@pytest.mark.parametrize(
+    ("days", "kept"),
+    [
+        # A clock that was far ahead for once, in the middle, twice, and from the beginning.
+        (["01-01", "2099-01-01", "01-02", "01-03", "05-31", "06-01"], ["05-31", "06-01"]),
+        (["2099-01-01", "2098-01-01", "01-02", "2099-01-01", "06-01"], ["2099-01-01", "06-01"]),
+        (["2099-01-01", "2099-01-02"], ["2099-01-01", "2099-01-02"]),
+        # One that was far behind takes nothing with it that is not old itself.
+        (["01-01", "05-30", "1970-01-01", "06-01"], ["05-30", "1970-01-01", "06-01"]),
+    ],
+)
+def test_a_clock_that_was_wrong_for_once_does_not_keep_or_remove_what_others_wrote(
+    root: Path, days: list[str], kept: list[str]
+) -> None:
+    for number, day in enumerate(days):
+        directory = root / f"date={day if len(day) > 5 else f'2026-{day}'}"
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / f"node-{number + 1:020}-{number + 1:020}.parquet").touch()
+    remove_old(root, date(2026, 6, 1), days_max=7)
+    assert [str(file.day).removeprefix("2026-") for file in list_files(root)] == kept
+
+
 def test_old_files_are_removed_by_size_but_never_the_newest(
     written: WrittenJournal, root: Path
 ) -> None:

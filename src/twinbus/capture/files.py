@@ -238,12 +238,13 @@ def remove_old(
     far capture has come.
     """
     files = list_files(root)
+    days = _days(files, today)
     sizes = [file.path.stat().st_size for file in files]
     total = sum(sizes)
     removed = []
     disk = RealDisk()
-    for file, size in zip(files[:-1], sizes, strict=False):
-        is_old = days_max is not None and file.day < today - timedelta(days=days_max)
+    for file, day, size in zip(files[:-1], days, sizes, strict=False):
+        is_old = days_max is not None and day < today - timedelta(days=days_max)
         if not is_old and (bytes_max is None or total <= bytes_max):
             break
         file.path.unlink()
@@ -253,6 +254,21 @@ def remove_old(
         removed.append(file)
     _remove_empty({file.path.parent for file in removed})
     return removed
+
+
+def _days(files: Sequence[CaptureFile], today: date) -> list[date]:
+    """The day of each file, by which it gets old.
+
+    A day that is still to come was written by a clock that was ahead. Such a file is no newer
+    than the one after it; by its own day it would keep all later ones as well. The other way
+    round, a clock that was behind for once must not make the files before it old.
+    """
+    days: list[date] = []
+    following = date.max
+    for file in reversed(files):
+        following = file.day if file.day <= today else following
+        days.append(following)
+    return days[::-1]
 
 
 def _remove_empty(directories: Iterable[Path]) -> None:
