@@ -139,6 +139,47 @@ def test_an_old_authority_is_replaced_with_all_below_it(tmp_path: Path) -> None:
     certificate_in(files.certificate).verify_directly_issued_by(certificate_in(files.ca))
 
 
+@pytest.mark.parametrize("years", [3, 14, -14], ids=["ahead", "far ahead", "far behind"])
+async def test_a_start_with_a_wrong_clock_costs_no_clients_trust(
+    tmp_path: Path, years: int
+) -> None:
+    """Three years are within the authority's life, fourteen are not."""
+    files = own_certificate(tmp_path, [], NOW)
+    assert files.ca is not None
+    authority = files.ca.read_bytes()
+    trusting = ssl.create_default_context(cadata=authority.decode())
+    for _ in range(2):
+        wrong = NOW + timedelta(days=365 * years)
+        own_certificate(tmp_path, [], wrong)
+        for path in (files.ca, files.certificate):
+            assert certificate_in(path).not_valid_before_utc <= wrong
+            assert days_left(path, wrong) > 30
+        own_certificate(tmp_path, [], NOW)
+        assert files.ca.read_bytes() == authority
+        await shake_hands(server_context(files), trusting, "localhost")
+        before = files.certificate.read_bytes()
+        own_certificate(tmp_path, [], NOW)
+        assert files.certificate.read_bytes() == before
+
+
+def test_a_first_start_with_the_clock_ahead_is_mended(tmp_path: Path) -> None:
+    files = own_certificate(tmp_path, [], NOW + timedelta(days=5000))
+    own_certificate(tmp_path, [], NOW)
+    assert files.ca is not None
+    for path in (files.ca, files.certificate):
+        assert certificate_in(path).not_valid_before_utc <= NOW
+    certificate_in(files.certificate).verify_directly_issued_by(certificate_in(files.ca))
+
+
+def test_an_authority_is_kept_when_the_clock_was_ahead_by_hours_only(tmp_path: Path) -> None:
+    files = own_certificate(tmp_path, [], NOW + timedelta(hours=14))
+    assert files.ca is not None
+    authority, server = files.ca.read_bytes(), files.certificate.read_bytes()
+    own_certificate(tmp_path, [], NOW)
+    assert (files.ca.read_bytes(), files.certificate.read_bytes()) == (authority, server)
+    assert certificate_in(files.ca).not_valid_before_utc <= NOW
+
+
 def test_near_the_authoritys_end_certificates_end_with_it(tmp_path: Path) -> None:
     files = own_certificate(tmp_path, [], NOW)
     assert files.ca is not None

@@ -26,18 +26,22 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-# Inside the TLS directory. The first two hold a private key and its certificate in one
+# Inside the TLS directory. The first three hold a private key and its certificate in one
 # file, so that a crash can never leave a key with another key's certificate.
 AUTHORITY_FILE = "authority.pem"
 SERVER_FILE = "server.pem"
+#: The authority before this one. If it was replaced because a clock was wrong, clients still
+#: trust it, and it is taken back when the clock is right.
+PREVIOUS_FILE = "authority-previous.pem"
 #: The authority's certificate alone: what clients trust.
 CA_FILE = "ca.pem"
 
 AUTHORITY_LIFE = timedelta(days=3650)
 SERVER_LIFE = timedelta(days=730)
 RENEW_BEFORE = timedelta(days=30)
-# Clocks differ: a certificate made now must hold on a machine that is a little behind.
-_BACKDATED = timedelta(hours=1)
+# Clocks differ, also by a time zone that was set wrong: a certificate made now must hold on a
+# machine that is behind, and on this one when its clock has been set right.
+_BACKDATED = timedelta(days=1)
 
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 _ALWAYS = ("localhost", "*.localhost", "127.0.0.1", "::1")
@@ -68,15 +72,12 @@ def own_certificate(directory: Path, hosts: Iterable[str], now: datetime) -> Cer
     """Give the broker's own certificate for these hosts, made or renewed if need be."""
     names = dict.fromkeys([*_ALWAYS, socket.gethostname().lower(), *map(str.lower, hosts)])
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    authority = _load(directory / AUTHORITY_FILE)
-    if authority is None or _ends_soon(authority, now):
-        authority = _make_authority(now)
-        _write(directory / AUTHORITY_FILE, authority.pem(), 0o600)
+    authority = _authority(directory, now)
     _write(directory / CA_FILE, authority.certificate.public_bytes(Encoding.PEM), 0o644)
     server = _load(directory / SERVER_FILE)
     if (
         server is None
-        or _ends_soon(server, now)
+        or not _is_usable(server, now)
         or not _issued_by(server, authority)
         or not _names_of(server) >= set(map(_general_name, names))
     ):
@@ -84,6 +85,20 @@ def own_certificate(directory: Path, hosts: Iterable[str], now: datetime) -> Cer
         _write(directory / SERVER_FILE, server.pem(), 0o600)
     own = directory / SERVER_FILE
     return CertificateFiles(certificate=own, key=own, ca=directory / CA_FILE)
+
+
+def _authority(directory: Path, now: datetime) -> _Pair:
+    """Give an authority that holds now: the present one, the one before it, or a new one."""
+    present = _load(directory / AUTHORITY_FILE)
+    if present is not None and _is_usable(present, now):
+        return present
+    authority = _load(directory / PREVIOUS_FILE)
+    if authority is None or not _is_usable(authority, now):
+        authority = _make_authority(now)
+        if present is not None:
+            _write(directory / PREVIOUS_FILE, present.pem(), 0o600)
+    _write(directory / AUTHORITY_FILE, authority.pem(), 0o600)
+    return authority
 
 
 def server_context(files: CertificateFiles) -> ssl.SSLContext:
@@ -192,8 +207,10 @@ def _names_of(pair: _Pair) -> set[x509.GeneralName]:
     return set(extension.value)
 
 
-def _ends_soon(pair: _Pair, now: datetime) -> bool:
-    return pair.certificate.not_valid_after_utc - now < RENEW_BEFORE
+def _is_usable(pair: _Pair, now: datetime) -> bool:
+    """Tell whether it holds now and for a while; one from a clock far ahead holds in years only."""
+    begin, end = pair.certificate.not_valid_before_utc, pair.certificate.not_valid_after_utc
+    return begin <= now and end - now >= RENEW_BEFORE
 
 
 def _issued_by(pair: _Pair, authority: _Pair) -> bool:
