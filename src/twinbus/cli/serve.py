@@ -28,7 +28,7 @@ from twinbus.cli.failures import USAGE, CommandError, one_line_errors
 from twinbus.core import limits
 from twinbus.core.errors import BusError
 from twinbus.core.ids import new_key
-from twinbus.journal import JournalError
+from twinbus.journal import JournalError, RealDisk
 from twinbus.server.config import Config, ConfigError, load
 from twinbus.server.service import ROOT_POLICY, Service
 
@@ -117,7 +117,7 @@ def _need_directory(data_dir: Path) -> None:
     """Make the data directory, or say what is wrong with it before anything is begun in it."""
     advice = "choose another --data-dir"
     try:
-        data_dir.mkdir(parents=True, exist_ok=True)
+        RealDisk().make_directory(data_dir)
     except FileExistsError as error:
         raise CommandError(
             f"the data directory {data_dir} is no directory: remove that file, or {advice}"
@@ -172,6 +172,8 @@ def _key(data_dir: Path) -> tuple[str, bool]:
         file.write(key + "\n")
         file.flush()
         os.fsync(file.fileno())
+    # Clients are told the key now: its name, too, must outlive a power cut.
+    RealDisk().sync_directory(data_dir)
     return key, True
 
 
