@@ -97,6 +97,21 @@ def test_a_full_disk_refuses_sends_and_recovers_S1_S2(small_disk: Path) -> None:
         assert count_held(broker) == sent - 1 + 1
 
 
+def test_receiving_makes_room_on_a_full_disk_S1_R4(small_disk: Path) -> None:
+    """As the refusal says: nobody has to free anything else."""
+    with broker_on(small_disk) as broker, client_of(broker) as client:
+        sender = client.get_queue_sender(QUEUE)
+        left = send_until_busy(sender, b"x" * 250_000)
+        with client.get_queue_receiver(QUEUE) as receiver:
+            while left:
+                for message in receiver.receive_messages(20, max_wait_time=5):
+                    receiver.complete_message(message)
+                    left -= 1
+        wait_until(
+            lambda: send_until_busy(sender, b"room", count_max=1), "a send goes on when all is done"
+        )
+
+
 def test_a_disk_that_fills_under_senders_loses_nothing_acknowledged_S1(small_disk: Path) -> None:
     """They are refused, again and again, until there is room; then they go on."""
     with broker_on(small_disk) as broker:

@@ -77,6 +77,7 @@ class Broker:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._space_timer: asyncio.TimerHandle | None = None
+        self._is_full = False
         self._carrier: Carrier | None = None
         #: Nothing has to be compacted before this segment is begun.
         self._compact_from = 0
@@ -262,7 +263,8 @@ class Broker:
 
     def _check_space(self) -> None:
         """Refuse sends while the disk is full; settlements go on, and make room."""
-        if self.journal.space_left() < _SPACE_RESERVE_BYTES:
+        self._is_full = self.journal.space_left() < _SPACE_RESERVE_BYTES
+        if self._is_full:
             if self.hub.refusing is None:
                 log.error("the disk is full: sends are refused until there is room")
             self.hub.refusing = BusError(
@@ -283,6 +285,8 @@ class Broker:
     def _look_for_space(self) -> None:
         self._space_timer = None
         if self.journal.failed is None:
+            # A full disk gets no new segment: what was received meanwhile is what counts.
+            self._compact_from = 0
             self.begin_turn()
             self._check_space()
 
@@ -346,11 +350,11 @@ class Broker:
     def _compact(self) -> None:
         """Carry what is live out of the oldest segments while there is too much garbage."""
         if self._carrier is None:
-            # Only a new segment can have made a difference.
+            # Only a new segment can have made a difference, as long as the disk is not full.
             if self.journal.current_segment < self._compact_from:
                 return
             segments = self.journal.segments()
-            if len(segments) < 3 or not self._has_garbage(segments):
+            if len(segments) < (2 if self._is_full else 3) or not self._has_garbage(segments):
                 self._compact_from = self.journal.current_segment + 1
                 return
             if self._captured and self._captured() < self.journal.last_lsn(segments[0][0]):
@@ -375,7 +379,15 @@ class Broker:
 
     def _has_garbage(self, segments: list[tuple[int, int]]) -> bool:
         total = sum(size for _, size in segments)
-        return total > 2 * self.engine.kept_bytes() + _GARBAGE_BYTES_MIN
+        kept_bytes = self.engine.kept_bytes()
+        if self._is_full:
+            # Whatever makes room is welcome, but what lives must fit into what is left. A little
+            # is risked for a whole segment: a disk without room for one is seldom full to the
+            # last byte.
+            carried_bytes = min(kept_bytes, segments[0][1])
+            room_bytes = max(self.journal.space_left() // 2, _CARRY_STEP_BYTES)
+            return total > 2 * kept_bytes and carried_bytes <= room_bytes
+        return total > 2 * kept_bytes + _GARBAGE_BYTES_MIN
 
     # --- stopping ---------------------------------------------------------------------
 

@@ -22,9 +22,12 @@ from twinbus.server.broker import Broker
 class Machine:
     """A broker in virtual time, on a disk in memory, with one queue."""
 
-    def __init__(self, segment_bytes: int, **settings: object) -> None:
+    def __init__(
+        self, segment_bytes: int, capacity_bytes: int = 1 << 40, **settings: object
+    ) -> None:
         self.loop = VirtualLoop()
-        journal = Journal.open(Path("journal"), disk=MemoryDisk(), segment_bytes=segment_bytes)
+        disk = MemoryDisk(capacity_bytes=capacity_bytes)
+        journal = Journal.open(Path("journal"), disk=disk, segment_bytes=segment_bytes)
         self.broker = Broker(journal, 1 << 20, self.loop, self.loop.now_ms, bytes)
         now_ms = self.broker.begin_turn()
         description = QueueDescription("q", **settings)  # type: ignore[arg-type]
@@ -116,6 +119,27 @@ def test_small_messages_are_no_garbage() -> None:
     for _ in range(50):
         machine.send(*[payload(b"") for _ in range(100)])
     assert is_at_rest(machine)
+    machine.close()
+
+
+@pytest.mark.parametrize("left", [0, 3])
+def test_e11_receiving_makes_room_on_a_full_disk(
+    monkeypatch: pytest.MonkeyPatch, left: int
+) -> None:
+    """However little garbage that is: there is no room for the segment that would show more."""
+    monkeypatch.setattr(broker_module, "_SPACE_RESERVE_BYTES", 8_000)
+    machine = Machine(20_000, capacity_bytes=120_000)
+    while machine.broker.why_refusing() is None:
+        machine.send(payload(bytes(2_000)))
+    machine.run(5)
+    assert machine.broker.why_refusing() is not None
+    stream = machine.queue.main
+    stream.remove_range(1, stream.durable_seq - left, records.COMPLETED)
+    machine.broker.begin_turn()
+    machine.run(5)
+    assert machine.broker.why_refusing() is None
+    assert machine.broker.journal.failed is None
+    assert stream.index.live == left
     machine.close()
 
 
