@@ -338,13 +338,32 @@ class Shelf(Wakeable):
         self, from_seq: int, count_max: int, session_id: str | None, states: bytes
     ) -> list[int]:
         """List messages without locking them, from a sequence number on (E5)."""
+        if session_id is not None:
+            return self._browse_session(from_seq, count_max, session_id, states)
         found: list[int] = []
         seq = self.index.next_present(max(from_seq, 1))
         while seq and len(found) < count_max and seq <= self.durable_seq:
-            if self.index.state(seq) in states and (
-                session_id is None or self.session_id(seq) == session_id
-            ):
+            if self.index.state(seq) in states:
                 found.append(seq)
+            seq = self.index.next_present(seq + 1)
+        return found
+
+    def _browse_session(
+        self, from_seq: int, count_max: int, session_id: str, states: bytes
+    ) -> list[int]:
+        """It ends with the session's last message: others may be many."""
+        found: list[int] = []
+        table = self.sessions
+        session = None if table is None else table.sessions.get(session_id)
+        if table is None or session is None:
+            return found
+        left = session.live
+        seq = self.index.next_present(max(from_seq, 1))
+        while seq and left and len(found) < count_max and seq <= self.durable_seq:
+            if table.of_message.get(seq) is session:
+                left -= 1
+                if self.index.state(seq) in states:
+                    found.append(seq)
             seq = self.index.next_present(seq + 1)
         return found
 

@@ -545,6 +545,10 @@ class Stream(Upkeep):
             if session.locked_until_ms > now_ms:
                 break
             self._lose_session(session, now_ms, failed=True)
+        if any(deadline_ms <= now_ms for deadline_ms in self.seekers.values()):
+            # What is free is theirs, however short they wait (R9).
+            self._seat_seekers(table, now_ms)
+            self.kernel.wake(self)
         for consumer, deadline_ms in list(self.seekers.items()):
             if deadline_ms <= now_ms:
                 del self.seekers[consumer]

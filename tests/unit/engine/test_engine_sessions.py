@@ -11,6 +11,7 @@ from twinbus.core.descriptions import RuleDescription
 from twinbus.engine import records, settlement
 from twinbus.engine.consumer import Lock
 from twinbus.engine.entities import Queue
+from twinbus.engine.index import ACTIVE
 from twinbus.engine.settlement import PLAIN_COMPLETE, Settlement
 
 
@@ -78,6 +79,26 @@ def test_e6_whoever_seeks_a_session_gives_up_in_time() -> None:
     assert taker.gave_up
     kit.send(queue, payload(session_id="late"))
     assert taker.found is None
+
+
+def test_r9_e6_whoever_does_not_wait_gets_what_is_free_now() -> None:
+    kit = Kit()
+    queue = session_queue(kit)
+    first, second, third = [seek(kit, queue, wait_ms=0) for _ in range(3)]
+    assert (first.found, first.bodies) == ("a", [b"a1", b"a2"])
+    assert (second.found, second.bodies) == ("b", [b"b1"])
+    assert third.gave_up
+
+
+def test_e5_e6_a_session_is_browsed_by_itself() -> None:
+    kit = Kit()
+    queue = session_queue(kit)
+    states = bytes((ACTIVE,))
+    assert queue.main.browse(1, 10, "a", states) == [1, 3]
+    assert queue.main.browse(2, 10, "a", states) == [3]
+    assert queue.main.browse(1, 1, "a", states) == [1]
+    assert queue.main.browse(1, 10, "b", states) == [2]
+    assert queue.main.browse(1, 10, "nobody's", states) == []
 
 
 def test_e6_an_empty_session_can_be_accepted_by_its_id() -> None:
