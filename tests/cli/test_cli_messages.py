@@ -166,6 +166,7 @@ def test_export_and_import_lose_nothing(run: CommandLine, pool: QueuePool, tmp_p
     lines = "".join(json.dumps(message) + "\n" for message in given)
     assert run("import", source, "-", "--json", stdin=lines).json == {"imported": len(given)}
     run("export", source, str(first))
+    assert first.stat().st_mode & 0o777 == 0o600
     assert run("import", target, str(first), "--json").json == {"imported": len(given)}
     assert run("export", target, str(second), "--json").json["exported"] == len(given)
     for wanted, one, two in zip(given, _stripped(first), _stripped(second), strict=True):
@@ -184,10 +185,16 @@ def test_an_import_that_cannot_be_read_says_where(
     run: CommandLine, queue: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "bad.jsonl"
-    file.write_text('{"body": "good"}\n{"body": {"value": {"int": 99999999999}}}\n')
-    told = run("import", queue, str(file), code=1).err
-    assert "message 2" in told
-    assert "0 were imported before it" in told
+    good = '{"body": "good"}\n'
+    for bad in ('{"body": {"value": {"int": 99999999999}}}', '{"body": "cut o'):
+        file.write_text(good * 600 + bad)
+        told = run("import", queue, str(file), code=1)
+        assert "601" in told.err
+        assert told.out == ""
+        assert run("peek", queue, "--json").lines == [], "it would be there twice after the next"
+    # Of what comes through a pipe some has gone: it is told how much.
+    told = run("import", queue, "-", "--json", stdin=good * 600 + bad, code=1)
+    assert told.json == {"imported": 500}
     assert run("import", queue, str(tmp_path / "none"), code=3).err.count("\n") == 1
 
 

@@ -61,8 +61,8 @@ def test_a_data_directory_that_cannot_be_used(alone: CommandLine, tmp_path: Path
     file = tmp_path / "file"
     file.touch()
     for path, says in (
-        (file, "is no directory"),
-        (file / "data", "cannot be made: Not a directory"),
+        (file, f"cannot be made: {file} is no directory"),
+        (file / "data", f"cannot be made: {file} is no directory"),
         # Nobody, not even root, makes a directory there.
         (Path("/proc/twinbus"), "cannot be made"),
     ):

@@ -120,7 +120,8 @@ def _need_directory(data_dir: Path) -> None:
         RealDisk().make_directory(data_dir)
     except FileExistsError as error:
         raise CommandError(
-            f"the data directory {data_dir} is no directory: remove that file, or {advice}"
+            f"the data directory {data_dir} cannot be made: {error.filename} is no directory;"
+            f" remove that file, or {advice}"
         ) from error
     except OSError as error:
         raise CommandError(

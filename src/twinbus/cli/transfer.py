@@ -21,7 +21,7 @@ from twinbus.cli.outbox import Outbox
 from twinbus.cli.printer import Printer
 from twinbus.cli.remote import BRISK, Remote
 from twinbus.cli.send import read_lines
-from twinbus.forms.message_form import from_json
+from twinbus.forms.message_form import Encoded, from_json
 
 app = typer.Typer()
 
@@ -50,20 +50,35 @@ def export(remote: Remote, printer: Printer, entity: Entity, file: Target) -> No
 
 @command(app, "import")
 def import_(remote: Remote, printer: Printer, entity: Entity, file: Source) -> None:
-    """Send all messages of a file that `export` wrote."""
+    """Send all messages of a file that `export` wrote; of one that cannot be read, none."""
+    if str(file) != "-":
+        # What was sent would be sent again when the file is mended and imported again.
+        for _ in _encoded(file):
+            pass
     with remote.client() as client, client.get_queue_sender(entity, **BRISK) as sender:
         outbox = Outbox(sender)
-        with printer.progress(f"Importing into {entity}") as advance:
-            for number, message in enumerate(read_lines(file), 1):
-                try:
-                    encoded = from_json(message)
-                except (ValueError, RecursionError) as error:
-                    raise CommandError(
-                        f"{file}, message {number}: {error}; {outbox.sent} were imported before it"
-                    ) from error
-                advance(outbox.put(encoded))
-            advance(outbox.flush())
-    printer.result({"imported": outbox.sent}, f"{outbox.sent} messages imported into {entity}.")
+        try:
+            with printer.progress(f"Importing into {entity}") as advance:
+                for encoded in _encoded(file):
+                    advance(outbox.put(encoded))
+                advance(outbox.flush())
+        except BaseException:
+            if outbox.sent:
+                _tell(printer, entity, outbox.sent)
+            raise
+    _tell(printer, entity, outbox.sent)
+
+
+def _encoded(file: Path) -> Iterator[Encoded]:
+    for number, message in enumerate(read_lines(file), 1):
+        try:
+            yield from_json(message)
+        except (ValueError, RecursionError) as error:
+            raise CommandError(f"{file}, message {number}: {error}") from error
+
+
+def _tell(printer: Printer, entity: str, count: int) -> None:
+    printer.result({"imported": count}, f"{count} messages imported into {entity}.")
 
 
 @contextmanager
@@ -79,7 +94,9 @@ def _whole_file(path: Path) -> Iterator[TextIO]:
         raise CommandError(f"there is no directory {path.parent}: make it first", NOT_FOUND)
     part = path.with_name(path.name + ".part")
     try:
-        with part.open("w", encoding="utf-8") as file:
+        # What it holds was for its receivers only.
+        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
             yield file
         os.replace(part, path)
     finally:
