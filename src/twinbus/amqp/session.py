@@ -69,6 +69,10 @@ class AmqpSession:
         """Tell whether the peer's window takes another delivery."""
         return self.remote_incoming_window > 0 and self._rest_link is None
 
+    def is_midway(self, link: Link) -> bool:
+        """Tell whether the rest of a delivery of that link waits for the peer's window."""
+        return self._rest_link is link
+
     def settle_incoming(self, first: int, last: int, state: bytes) -> None:
         """Settle what we received, `first` to `last`, with an encoded state."""
         if not self.ended:
@@ -243,12 +247,13 @@ class AmqpSession:
         seen = next_incoming_id if next_incoming_id >= 0 else 0
         in_flight = ((self.next_outgoing_id - seen + _HALF) & _SERIAL) - _HALF
         was_open = self.can_send()
+        midway = self._rest_link
         self.remote_incoming_window = max(window - in_flight, 0)
         self._send_rest()
         link = self.links.get(handle)
         if link is not None:
             link.peer_flow(delivery_count, link_credit, drain)
-        if not was_open and self.can_send():
+        if not was_open and (self.can_send() or self._rest_link is not midway):
             for other in list(self.links.values()):
                 if other.is_sender and other.state == ATTACHED and other is not link:
                     self.connection.handler.on_flow(other)

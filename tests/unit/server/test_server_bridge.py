@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from tests.unit.amqp.amqp_client import DETACH, DISPOSITION, Frame, Peer, source
+from tests.unit.amqp.amqp_client import (
+    DETACH,
+    DISPOSITION,
+    FLOW,
+    TRANSFER,
+    Frame,
+    Peer,
+    accepted,
+    source,
+)
 from tests.unit.engine.engine_kit import Kit, payload, section
 from twinbus.amqp.sections import BATCH_FORMAT
 from twinbus.amqp.types import Described, Symbol, UInt, ULong
@@ -77,6 +86,53 @@ def test_a_described_filter_means_the_same() -> None:
     peer.attach(0, receiver=True, source=session(Described(Symbol(SESSION_FILTER), "s1")))
     assert stream.sessions is not None
     assert [held.id for held in stream.sessions.held.values()] == ["s1"]
+
+
+def drains(frames: list[Frame]) -> list[tuple[int, int]]:
+    """The answers to drains: delivery count and credit of each."""
+    return [(frame[5], frame[6]) for frame in frames if frame.code == FLOW and frame[8]]
+
+
+@pytest.mark.parametrize("seen", [3, 1])
+def test_r9_a_drain_is_answered_though_the_client_s_window_is_closed(seen: int) -> None:
+    """R9: the client opens its window when it has settled what it got, and that may be what it
+    drains for. Whether it has seen all of that already makes no difference: it says no more."""
+    kit = Kit()
+    kit.send(kit.queue(), *[payload(b"%d" % number) for number in range(5)])
+    peer, bridge = connected(kit)
+    peer.attach(0, receiver=True)
+    peer.flow(0, 10, window=3)
+    kit.settle_down()
+    assert [frame.code for frame in peer.read()] == [TRANSFER] * 3
+
+    heard = peer.flow(0, 10 - seen, seen=seen, count=seen, window=3 - seen, drain=True)
+
+    assert drains(heard) == [(10, 0)]
+    assert [frame.code for frame in heard] == [FLOW]
+    peer.disposition(0, 2, settled=True, state=accepted())
+    peer.flow(0, 10, seen=3, count=10, window=3)
+    kit.settle_down()
+    assert [frame.code for frame in peer.read()] == [TRANSFER] * 2
+    assert len(bridge.receivers) == 1
+
+
+def test_r9_a_drain_is_answered_after_what_is_half_sent() -> None:
+    kit = Kit()
+    kit.send(kit.queue(), payload(b"x" * 1_500), payload())
+    kit.queue("other")
+    peer, _ = connected(kit)
+    peer.server.remote_max_frame_size = 1_000
+    peer.attach(0, receiver=True)
+    peer.attach(1, receiver=True, name="other", source=source("other"))
+    peer.flow(0, 10, window=1)
+    kit.settle_down()
+    assert [frame.code for frame in peer.read()] == [TRANSFER]
+
+    assert drains(peer.flow(0, 10, seen=1, window=0, drain=True)) == []
+    # The window takes the rest and no more, and comes with another link's credit.
+    heard = peer.flow(1, 1, seen=1, window=1)
+    assert [frame.code for frame in heard] == [TRANSFER, FLOW]
+    assert drains(heard) == [(10, 0)]
 
 
 class Work:
