@@ -27,7 +27,7 @@ RULES: dict[str, tuple[str, str]] = {
     "E7": ("duplicate detection", "engine/duplicates.py engine/entities.py"),
     "E8": ("topics, filters, actions", "engine/entities.py engine/rules.py filters/__init__.py"),
     "E9": ("auto-forwarding", "engine/entities.py"),
-    "E10": ("transactions, send via", "engine/transactions.py server/bridge.py"),
+    "E10": ("transactions, send via", "engine/transactions.py server/transacting.py"),
     "E11": ("over quota", "engine/entities.py"),
     "S1": ("a send completes when it is durable", "server/broker.py server/bridge.py"),
     "S2": ("a refusal has condition, text, tracking id", "core/errors.py server/broker.py"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from twinbus.amqp.codec import encode, encode_list, encode_uint
 from twinbus.amqp.errors import (
     FRAMING_ERROR,
     HANDLE_IN_USE,
@@ -77,6 +78,14 @@ class AmqpSession:
         """Settle what we received, `first` to `last`, with an encoded state."""
         if not self.ended:
             self.connection.output.append(disposition(self.channel, True, first, last, state))
+
+    def answer_outgoing(self, delivery_id: int, state: bytes) -> None:
+        """Tell the peer that its outcome was heard; the delivery stays unsettled."""
+        if delivery_id in self.owners:
+            number = encode_uint(delivery_id)
+            fields = [encode(False), number, number, encode(False), state]
+            body = b"\x00\x53\x15" + encode_list(fields)
+            self.connection.output.append(frame(self.channel, body))
 
     def settle_outgoing(self, first: int, last: int, state: bytes) -> None:
         """Settle what we sent, `first` to `last`, with an encoded state, and forget it.

@@ -21,8 +21,10 @@ class Transaction:
         self._settlements: dict[Lock, tuple[Holder, Stream, Settlement]] = {}
         #: What the messages that wait for the commit weigh.
         self.wire_bytes = 0
-        #: Why a send was refused whose sender was not told; the commit is refused for it.
+        #: Why something was refused of which the client was not told; the commit is refused for it.
         self.refusal: BusError | None = None
+        #: What is said of each settlement once it is committed; the bridge's own.
+        self.answers: dict[Lock, bytes] = {}
 
     def send(self, entity: Entity, message: Message, tally: Tally | None = None) -> None:
         """Send with the commit; the message counts in `tally` then."""
@@ -55,6 +57,11 @@ class Transaction:
             )
         self._settlements[lock] = (holder, stream, settlement)
 
+    @property
+    def locks(self) -> list[Lock]:
+        """Of what is settled."""
+        return list(self._settlements)
+
     def commit(self, now_ms: int) -> None:
         if self.refusal is not None:
             raise self.refusal
@@ -85,6 +92,8 @@ class Transactions:
         self.open: dict[bytes, Transaction] = {}
         #: What is sent in all of them and waits for a commit.
         self.wire_bytes = 0
+        #: What is settled in all of them: the transaction by the lock.
+        self.settling: dict[Lock, bytes] = {}
 
     def declare(self, txn_id: bytes) -> None:
         if len(self.open) >= limits.TRANSACTIONS_MAX:
@@ -116,8 +125,18 @@ class Transactions:
         self.open[txn_id].add(entity, message, tally)
         self.wire_bytes += message.wire_bytes
 
+    def settle(
+        self, txn_id: bytes, holder: Holder, stream: Stream, lock: Lock, settlement: Settlement,
+        now_ms: int,
+    ) -> None:  # fmt: skip
+        transaction = self.find(txn_id)
+        if self.settling.get(lock, txn_id) != txn_id:
+            raise BusError(errors.NOT_ALLOWED, "The message is settled in another transaction.")
+        transaction.settle(holder, stream, lock, settlement, now_ms)
+        self.settling[lock] = txn_id
+
     def refuse(self, txn_id: bytes, error: BusError) -> None:
-        """A send was refused and nobody told: a commit, which promises it, is refused too."""
+        """Something was refused and nobody told: a commit, which promises it, is refused too."""
         transaction = self.open.get(txn_id)
         if transaction is not None:
             transaction.refusal = error
@@ -126,6 +145,8 @@ class Transactions:
         transaction = self.find(txn_id)
         del self.open[txn_id]
         self.wire_bytes -= transaction.wire_bytes
+        for lock in transaction.locks:
+            del self.settling[lock]
         return transaction
 
 

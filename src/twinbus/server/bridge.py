@@ -31,6 +31,8 @@ from twinbus.engine.observer import Tally
 from twinbus.engine.sessions import Session
 from twinbus.engine.stream import Stream
 from twinbus.engine.transactions import Transactions
+from twinbus.server import transacting
+from twinbus.server.transacting import Coordinator
 
 # How much may wait for one socket before its receivers get no more.
 _OUTPUT_BYTES_MAX: Final = 1024 * 1024
@@ -277,10 +279,6 @@ class Node:
         raise NotImplementedError
 
 
-class Coordinator:
-    """The link on which a client declares and discharges transactions (E10)."""
-
-
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Door:
     """What a connection needs of the server and not of the message path."""
@@ -384,7 +382,7 @@ class Bridge(Handler):
             try:
                 hub.check_sends()
                 if txn_id is not None:
-                    self._send_in_transaction(context, message_format, payload, txn_id)
+                    transacting.send(self, context, message_format, payload, txn_id)
                 elif message_format != BATCH_FORMAT:
                     message = take_in(payload, hub.new_message_id)
                     entity.check(message)
@@ -394,11 +392,11 @@ class Bridge(Handler):
                 else:
                     self._send_batch(context, payload)
             except BusError as error:
-                self._refuse_transfer(link, delivery_id, settled, error, txn_id)
+                self.refuse_transfer(link, delivery_id, settled, error, txn_id)
                 return
             except DecodeError as fault:
                 refusal = BusError(errors.DECODE_ERROR, f"The message is no AMQP message: {fault}")
-                self._refuse_transfer(link, delivery_id, settled, refusal, txn_id)
+                self.refuse_transfer(link, delivery_id, settled, refusal, txn_id)
                 return
             if settled:
                 return
@@ -412,9 +410,9 @@ class Bridge(Handler):
                 link.session.settle_incoming(delivery_id, delivery_id, ACCEPTED)
             context.on_request(link, payload)
         elif isinstance(context, Coordinator):
-            self._coordinate(link, delivery_id, settled, payload)
+            transacting.coordinate(self, link, delivery_id, settled, payload)
 
-    def _refuse_transfer(
+    def refuse_transfer(
         self, link: Link, delivery_id: int, settled: bool, error: BusError,
         txn_id: bytes | None = None,
     ) -> None:  # fmt: skip
@@ -430,9 +428,9 @@ class Bridge(Handler):
             f"The received message (size {size} bytes) exceeds the limit"
             f" ({link.max_message_size} bytes) of the link.",
         )
-        self._refuse_transfer(link, delivery_id, settled, error)
+        self.refuse_transfer(link, delivery_id, settled, error)
 
-    def _messages(self, message_format: int, payload: bytes) -> list[Message]:
+    def messages(self, message_format: int, payload: bytes) -> list[Message]:
         if message_format != BATCH_FORMAT:
             return [take_in(payload, self.hub.new_message_id)]
         messages = [take_in(part, self.hub.new_message_id) for part in split_batch(payload)]
@@ -443,48 +441,13 @@ class Bridge(Handler):
     def _send_batch(self, sender: Sender, payload: bytes) -> None:
         """Accept all messages of a batch or none (S6)."""
         entity = sender.entity
-        messages = self._messages(BATCH_FORMAT, payload)
+        messages = self.messages(BATCH_FORMAT, payload)
         for message in messages:
             entity.check(message)
         for message in messages:
             entity.publish(message, self.hub.now_ms)
             if sender.sent is not None:
                 sender.count(message)
-
-    # --- transactions -----------------------------------------------------------------
-
-    def _send_in_transaction(
-        self, sender: Sender, message_format: int, payload: bytes, txn_id: bytes
-    ) -> None:
-        transactions = self.transactions
-        messages = self._messages(message_format, payload)
-        transactions.check(txn_id, sender.entity, messages)
-        for message in messages:
-            transactions.add(txn_id, sender.entity, message, sender.tally(message))
-
-    def _coordinate(self, link: Link, delivery_id: int, settled: bool, payload: bytes) -> None:
-        hub = self.hub
-        try:
-            request = outcomes.read_coordinator_request(payload)
-            if request.is_declare:
-                txn_id = hub.kernel.dice(16)
-                self.transactions.declare(txn_id)
-                state = outcomes.declared(txn_id)
-            else:
-                transaction = self.transactions.end(request.txn_id)
-                state = ACCEPTED
-                if not request.fail:
-                    hub.check_sends()
-                    transaction.commit(hub.now_ms)
-        except BusError as error:
-            self._refuse_transfer(link, delivery_id, settled, error)
-            return
-        except DecodeError as fault:
-            refusal = BusError(errors.DECODE_ERROR, f"Neither declare nor discharge: {fault}")
-            self._refuse_transfer(link, delivery_id, settled, refusal)
-            return
-        if not settled:
-            hub.replies.settle(self, link.session, delivery_id, state, True)
 
     # --- settling ---------------------------------------------------------------------
 
@@ -498,19 +461,17 @@ class Bridge(Handler):
         assert isinstance(receiver, Receiver)
         hub = self.hub
         kind = outcome.kind
+        settling = self.transactions.settling
         if kind == outcomes.KIND_RECEIVED and outcome.txn_id is None:
             return
         receiver.holder.meter.settlements += 1
         if receiver.settled is not None:
             receiver.settled.add(0)
         try:
-            if outcome.txn_id is not None:
-                wanted = settlement.from_outcome(outcome)
-                transaction = self.transactions.find(outcome.txn_id)
-                transaction.settle(receiver.holder, receiver.stream, lock, wanted, hub.now_ms)
-                state = outcomes.transactional(outcome.txn_id, settlement.answer_to(outcome))
-                self._hold(receiver.stream, [lock])
-            elif kind == outcomes.KIND_ACCEPTED:
+            if outcome.txn_id is not None or (settling and lock in settling):
+                transacting.settle(self, receiver, lock, delivery_id, settled, outcome)
+                return
+            if kind == outcomes.KIND_ACCEPTED:
                 receiver.stream.complete(lock, hub.now_ms)
                 state = ACCEPTED
             else:
@@ -518,15 +479,27 @@ class Bridge(Handler):
                 wanted.apply(receiver.holder, receiver.stream, lock, hub.now_ms)
                 state = settlement.answer_to(outcome)
         except BusError as error:
-            # To the link the delivery is over; the lock may still be there.
-            self._hold(receiver.stream, [lock])
-            state = self.rejected(error, receiver.stream.path)
+            state = self._refuse_settlement(receiver, lock, settled, error, outcome.txn_id)
         except DecodeError as fault:
-            self._hold(receiver.stream, [lock])
             refusal = BusError(errors.DECODE_ERROR, f"The settlement cannot be read: {fault}")
-            state = self.rejected(refusal, receiver.stream.path)
+            state = self._refuse_settlement(receiver, lock, settled, refusal, outcome.txn_id)
         if not settled:
             hub.replies.settle(self, receiver.link.session, delivery_id, state, False)
+
+    def _refuse_settlement(
+        self, receiver: Receiver, lock: Lock, settled: bool, error: BusError, txn_id: bytes | None
+    ) -> bytes:
+        # To the link the delivery is over; the lock may still be there.
+        self.hold(receiver.stream, [lock])
+        if settled and txn_id is not None:
+            self.transactions.refuse(txn_id, error)
+        return self.rejected(error, receiver.stream.path)
+
+    def settle_delivery(self, lock: Lock, state: bytes) -> None:
+        """Settle what carries a lock once all that was done is on disk."""
+        receiver = lock.consumer
+        assert isinstance(receiver, Receiver)
+        self.hub.replies.settle(self, receiver.link.session, lock.delivery_id, state, False)
 
     # --- credit -----------------------------------------------------------------------
 
@@ -570,11 +543,11 @@ class Bridge(Handler):
             self.receivers.pop(link, None)
             context.end_ask()
             context.stream.detach(context, self.hub.now_ms)
-            self._hold(context.stream, link.take_unsettled())
+            self.hold(context.stream, link.take_unsettled())
         elif isinstance(context, Node):
             context.on_gone(link)
 
-    def _hold(self, stream: Stream, contexts: list[object]) -> None:
+    def hold(self, stream: Stream, contexts: list[object]) -> None:
         for context in contexts:
             if isinstance(context, Lock) and stream.holds(context):
                 self.held.append((stream, context))

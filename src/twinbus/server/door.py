@@ -18,9 +18,10 @@ from twinbus.engine.sessions import Session
 from twinbus.engine.stream import Stream
 from twinbus.server import cbs
 from twinbus.server.authorization import Claim, Guard
-from twinbus.server.bridge import Bridge, Coordinator, Door, Receiver, Sender
+from twinbus.server.bridge import Bridge, Door, Receiver, Sender
 from twinbus.server.management import Management
 from twinbus.server.requests import Request, RequestNode
+from twinbus.server.transacting import Coordinator
 
 SESSION_FILTER = "com.microsoft:session-filter"
 _TIMEOUT = "com.microsoft:timeout"

@@ -62,6 +62,25 @@ def test_e10_an_aborted_transaction_leaves_no_trace(bus: Bus, client: ServiceBus
     assert ids(drain(client, source, 1)) == ["order"]
 
 
+def test_e10_r4_after_an_abort_the_receiver_settles_anew(
+    bus: Bus, client: ServiceBusClient
+) -> None:
+    """E10 R4: proton releases what was accepted in a transaction that it aborts."""
+    source = bus.queue()
+    send(client, source, "order")
+    with bus.proton() as connection:
+        work = Work(connection)
+        receiver = connection.create_receiver(source)
+        receiver.receive()
+        delivery = receiver.fetcher.unsettled.popleft()
+        work.transaction.accept(delivery)
+        connection.wait(lambda: delivery.remote_state != 0)
+        assert work.abort() == "aborted"
+        assert receiver.receive(timeout=WAIT).id == "order"
+        receiver.accept()
+    assert_empty(client, source)
+
+
 def test_e10_a_lost_connection_rolls_back(bus: Bus, client: ServiceBusClient) -> None:
     """E10 R7: an open transaction dies with its connection; its locks are free at once."""
     source, target = bus.queue(), bus.queue()
