@@ -16,7 +16,9 @@ from twinbus.engine.stream import Stream
 
 
 class Transaction:
-    def __init__(self) -> None:
+    def __init__(self, controller: object = None) -> None:
+        #: Who declared it, and will discharge it.
+        self.controller = controller
         self._sends: list[tuple[Entity, Message, Tally | None]] = []
         self._settlements: dict[Lock, tuple[Holder, Stream, Settlement]] = {}
         #: What the messages that wait for the commit weigh.
@@ -95,13 +97,13 @@ class Transactions:
         #: What is settled in all of them: the transaction by the lock.
         self.settling: dict[Lock, bytes] = {}
 
-    def declare(self, txn_id: bytes) -> None:
+    def declare(self, txn_id: bytes, controller: object = None) -> None:
         if len(self.open) >= limits.TRANSACTIONS_MAX:
             raise BusError(
                 errors.QUOTA_EXCEEDED,
                 f"A connection may have {limits.TRANSACTIONS_MAX} open transactions.",
             )
-        self.open[txn_id] = Transaction()
+        self.open[txn_id] = Transaction(controller)
 
     def find(self, txn_id: bytes) -> Transaction:
         transaction = self.open.get(txn_id)
@@ -148,6 +150,12 @@ class Transactions:
         for lock in transaction.locks:
             del self.settling[lock]
         return transaction
+
+    def roll_back(self, controller: object) -> None:
+        """Who declared them is gone: nobody can be told what a commit came to."""
+        declared = [i for i, known in self.open.items() if known.controller is controller]
+        for txn_id in declared:
+            self.end(txn_id)
 
 
 def _check_room(entity: Entity, coming_bytes: int) -> None:

@@ -546,6 +546,8 @@ class Bridge(Handler):
             self.hold(context.stream, link.take_unsettled())
         elif isinstance(context, Node):
             context.on_gone(link)
+        elif isinstance(context, Coordinator):
+            self.transactions.roll_back(context)
 
     def hold(self, stream: Stream, contexts: list[object]) -> None:
         for context in contexts:

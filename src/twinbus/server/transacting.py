@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 
 class Coordinator:
-    """The link on which a client declares and discharges transactions."""
+    """The link on which a client declares and discharges transactions.
+
+    Those that it leaves open when it goes are rolled back, as AMQP has it.
+    """
 
 
 def send(
@@ -73,7 +76,7 @@ def coordinate(bridge: Bridge, link: Link, delivery_id: int, settled: bool, payl
         request = outcomes.read_coordinator_request(payload)
         if request.is_declare:
             txn_id = hub.kernel.dice(16)
-            bridge.transactions.declare(txn_id)
+            bridge.transactions.declare(txn_id, link.context)
             state = outcomes.declared(txn_id)
         else:
             transaction = bridge.transactions.end(request.txn_id)

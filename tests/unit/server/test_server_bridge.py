@@ -26,6 +26,9 @@ from twinbus.server.authorization import Guard
 from twinbus.server.bridge import Bridge, Hub
 from twinbus.server.door import SESSION_FILTER, FrontDoor, Visitor
 
+# The handle of a coordinator.
+CONTROL = 1
+
 
 class OneHost:
     """Whatever the host name, the same namespace; without rules nobody checks."""
@@ -143,12 +146,13 @@ class Work:
         self._number = -1
         self.peer.attach(0, receiver=False)
         coordinator = Described(ULong(0x30), [None])
-        self.peer.attach(1, receiver=False, name="control", target=coordinator)
+        self.peer.attach(CONTROL, receiver=False, name="control", target=coordinator)
         self.declare()
 
-    def declare(self) -> None:
-        self._transfer(1, section(0x77, Described(ULong(0x31), [None])))
+    def declare(self, handle: int = CONTROL) -> bytes:
+        self._transfer(handle, section(0x77, Described(ULong(0x31), [None])))
         self.txn_id = list(self.bridge.transactions.open)[-1]
+        return self.txn_id
 
     def send(self, body: bytes, **options: Any) -> str:
         """Send in the transaction; give what a refusal says."""
@@ -157,7 +161,7 @@ class Work:
 
     def end(self, *, fails: bool = False) -> str:
         discharge = Described(ULong(0x32), [self.txn_id, fails])
-        return refusal_in(self._transfer(1, section(0x77, discharge)))
+        return refusal_in(self._transfer(CONTROL, section(0x77, discharge)))
 
     def _transfer(self, handle: int, body: bytes, **options: Any) -> list[Frame]:
         self._number += 1

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.unit.amqp.amqp_client import DETACH, DISPOSITION, TRANSFER, Frame, accepted
+from tests.unit.amqp.amqp_client import DETACH, DISPOSITION, END, TRANSFER, Frame, accepted
 from tests.unit.engine.engine_kit import Kit, payload
-from tests.unit.server.test_server_bridge import Work, refusal_in
+from tests.unit.server.test_server_bridge import CONTROL, Work, refusal_in
 from twinbus.amqp.types import Described, UInt, ULong
 from twinbus.server.bridge import Replies
 
@@ -174,3 +174,31 @@ def test_e10_r7_locks_of_a_transaction_end_with_the_connection() -> None:
     work.peer.server.abort()
     assert not work.bridge.transactions.settling
     assert not work.queue.main.locked
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_e10_what_a_coordinator_leaves_open_is_rolled_back(closed: bool) -> None:
+    """E10: another coordinator's is not, and what was settled can be settled again."""
+    work = Settling(Kit())
+    coordinator = Described(ULong(0x30), [None])
+    work.peer.attach(3, receiver=False, name="other", target=coordinator)
+    other = work.declare(3)
+    work.declare()
+    work.send(payload(b"sent"))
+    work.settle_within()
+
+    work.peer.send(DETACH, [UInt(CONTROL), closed])
+
+    assert list(work.bridge.transactions.open) == [other]
+    assert work.bridge.transactions.wire_bytes == 0
+    work.peer.attach(CONTROL, receiver=False, name="control again", target=coordinator)
+    assert "no such open transaction" in work.end()
+    assert answers(work.settle(accepted())) == [(0, 0, True, accepted())]
+    assert work.kit.bodies(work.queue) == []
+
+
+def test_e10_what_the_coordinators_of_an_ended_session_leave_open_is_rolled_back() -> None:
+    work = Settling(Kit())
+    work.send(payload(b"sent"))
+    work.peer.send(END, [])
+    assert not work.bridge.transactions.open
