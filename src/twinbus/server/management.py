@@ -281,6 +281,9 @@ class Management:
         consumer = session.holder if session is not None else None
         assert consumer is None or isinstance(consumer, Consumer)
         locks = stream.fetch_deferred(_numbers(body), session, consumer, now_ms)
+        if peek_lock and session is None:
+            # No link holds these: they end with the connection.
+            self._visitor.bridge.hold(stream, [*locks])
         messages: list[Body] = []
         for lock in locks:
             stored = stream.stored(lock.seq)
