@@ -66,3 +66,6 @@ RESERVERS_MAX = 1_000
 EPOCHS_MAX = 100
 # A `twinbus:read` answer is built in memory, and the link waits for it.
 READ_BYTES_MAX = 4 * 1024 * 1024
+# What a node owes a connection in answers before its further requests wait: while one of the
+# largest is on its way the next is made.
+OWED_BYTES_MAX = 2 * READ_BYTES_MAX

@@ -314,9 +314,11 @@ class Bridge(Handler):
         self.is_closing: Callable[[], bool] | None = None
         #: Bytes of deliveries written since the socket last took some.
         self.output_bytes = 0
-        #: A receiver was passed over because the socket takes no more.
+        #: A receiver, or an answer, was passed over because the socket takes no more.
         self.stalled = False
         self.receivers: dict[Link, Receiver] = {}
+        #: Links on which nodes answer.
+        self.reply_links: dict[Link, Node] = {}
         #: Locks of links that are over: they last as long as the connection does.
         self.held: list[tuple[Stream, Lock]] = []
         self.transactions = Transactions()
@@ -520,6 +522,13 @@ class Bridge(Handler):
         elif isinstance(context, Node):
             context.on_credit(link)
 
+    def takes_more(self) -> bool:
+        """Tell whether the socket takes more; if not, `resume` calls when it does."""
+        if self.writable and self.output_bytes <= _OUTPUT_BYTES_MAX:
+            return True
+        self.stalled = True
+        return False
+
     def resume(self) -> None:
         """The socket takes more: receivers that were passed over stand in line again."""
         self.output_bytes = 0
@@ -528,6 +537,8 @@ class Bridge(Handler):
             for link, receiver in self.receivers.items():
                 if link.credit > 0:
                     receiver.stream.want(receiver)
+            for link, node in list(self.reply_links.items()):
+                node.on_credit(link)
 
     # --- endings ----------------------------------------------------------------------
 

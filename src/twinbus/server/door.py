@@ -215,7 +215,7 @@ class FrontDoor(Door):
     ) -> None:
         node = visitor.nodes.get(key)
         if node is None:
-            node = visitor.nodes[key] = RequestNode(visitor.bridge, answer)
+            node = visitor.nodes[key] = RequestNode(visitor.bridge, answer, self._soon)
         link.context = node
         if link.is_sender:
             node.add_reply_link(link)
@@ -223,6 +223,9 @@ class FrontDoor(Door):
         else:
             link.accept(max_message_size=request_bytes_max)
             link.grant(limits.SENDER_CREDIT)
+
+    def _soon(self, call: Callable[[], None]) -> None:
+        self._call_later(0, call)
 
     # --- senders ----------------------------------------------------------------------
 

@@ -129,7 +129,8 @@ class Management:
             )
             return
         # Even a read may have seen what is not on disk yet: every answer waits for that.
-        self._hub.replies.call(lambda failure: self._reply(request, body, failure))
+        answer = self._prepare(request, body)
+        self._hub.replies.call(lambda failure: self._reply(request, answer, failure))
 
     def _observe(self, what: int, size: int = 0) -> None:
         """Note what the client asked for (C1)."""
@@ -159,10 +160,7 @@ class Management:
         node = f"{self._address.path}/{names.MANAGEMENT}"
         self._visitor.require(node, right, self._hub.now_ms // 1000)
 
-    def _reply(self, request: Request, body: Body | None, failure: BusError | None) -> None:
-        if failure is not None:
-            self._refuse(request, failure)
-            return
+    def _prepare(self, request: Request, body: Body | None) -> bytes:
         status = 204 if body is not None and not body else 200
         headers: Body = {"statusCode": Int(status), "statusDescription": "OK"}
         if status == 204:
@@ -170,7 +168,14 @@ class Management:
             headers["errorCondition"] = Symbol(PREFIX + "message-not-found")
             body = None
         self._track(request, headers)
-        request.reply(headers, body)
+        return request.prepare(headers, body)
+
+    def _reply(self, request: Request, answer: bytes, failure: BusError | None) -> None:
+        if failure is not None:
+            request.drop(answer)
+            self._refuse(request, failure)
+            return
+        request.send(answer)
         self._visitor.bridge.touch()
 
     def _refuse(self, request: Request, error: BusError) -> None:

@@ -1,7 +1,8 @@
 """Request and response over a pair of links: what `$cbs` and `$management` share.
 
 A request comes in as a message; the answer goes out on the link that the request's reply-to
-names, or on the only one the client has opened to the same node.
+names, or on the only one the client has opened to the same node. A request may be small and its
+answer large: while a client takes no answers, its further requests wait.
 """
 
 from collections import deque
@@ -11,7 +12,12 @@ from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.exchange import decode_exchange, encode_exchange
 from twinbus.amqp.link import Link
 from twinbus.amqp.properties import Properties
+from twinbus.core import errors, limits
+from twinbus.core.errors import BusError
 from twinbus.server.bridge import Bridge, Node
+
+#: Calls something in a turn of its own, soon.
+Soon = Callable[[Callable[[], None]], object]
 
 
 class Request:
@@ -22,26 +28,54 @@ class Request:
         self.link = link
         self.properties, self.headers, self.body = decode_exchange(payload)
 
-    def reply(self, headers: Mapping[str, object], body: object) -> None:
-        """Answer: headers with their AMQP types, body as an amqp-value."""
+    def prepare(self, headers: Mapping[str, object], body: object) -> bytes:
+        """Make an answer that is to be sent later: headers with their AMQP types, body as an
+        amqp-value. From now on it counts as owed."""
         answer = Properties()
         answer.correlation_id = self.properties.message_id
-        self.node.send(self, encode_exchange(answer, headers, body))
+        payload = encode_exchange(answer, headers, body)
+        self.node.owed_bytes += len(payload)
+        return payload
+
+    def send(self, answer: bytes) -> None:
+        self.node.send(self, answer)
+
+    def drop(self, answer: bytes) -> None:
+        """It does not hold any more; another one is sent."""
+        self.node.owed_bytes -= len(answer)
+
+    def reply(self, headers: Mapping[str, object], body: object) -> None:
+        self.send(self.prepare(headers, body))
 
 
 class RequestNode(Node):
     """All links of one connection to one node."""
 
-    def __init__(self, bridge: Bridge, answer: Callable[[Request], None]) -> None:
+    def __init__(self, bridge: Bridge, answer: Callable[[Request], None], soon: Soon) -> None:
         self._bridge = bridge
         self._answer = answer
+        self._soon = soon
         self._replies: dict[Link, deque[bytes]] = {}
         self._tag = 0
+        #: Answers that are made and not written: they wait for the disk, for credit, for the
+        #: client's window or for its socket.
+        self.owed_bytes = 0
+        #: Requests that wait until fewer answers do.
+        self._waiting: deque[tuple[Link, bytes]] = deque()
+        self._waiting_bytes = 0
+        self._will_go_on = False
 
     def add_reply_link(self, link: Link) -> None:
         self._replies[link] = deque()
+        self._bridge.reply_links[link] = self
 
     def on_request(self, link: Link, payload: bytes) -> None:
+        if self._waiting or self.owed_bytes > limits.OWED_BYTES_MAX:
+            self._put_off(link, payload)
+        else:
+            self._take(link, payload)
+
+    def _take(self, link: Link, payload: bytes) -> None:
         try:
             request = Request(payload, self, link)
         except DecodeError as error:
@@ -49,11 +83,55 @@ class RequestNode(Node):
             return
         self._answer(request)
 
+    def _put_off(self, link: Link, payload: bytes) -> None:
+        """Let a request wait, as many as the link had credit for."""
+        self._waiting.append((link, payload))
+        self._waiting_bytes += len(payload)
+        link.hold_credit = True
+        if self._waiting_bytes > limits.LARGE_MESSAGE_BYTES_MAX or (
+            link.credit == 0 and self._count(link) > limits.SENDER_CREDIT
+        ):
+            error = BusError(
+                errors.SERVER_BUSY,
+                "Too many requests wait because their answers are not taken: give the link for"
+                " answers credit, and read them.",
+            )
+            self._bridge.detach_link(link, error)
+
+    def _count(self, link: Link) -> int:
+        return sum(1 for asked_on, _ in self._waiting if asked_on is link)
+
+    def _plan_to_go_on(self) -> None:
+        # Not at once: what is asked is answered with the commit of a turn.
+        if self._waiting and not self._will_go_on and self.owed_bytes <= limits.OWED_BYTES_MAX:
+            self._will_go_on = True
+            self._soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Some answers are gone: take requests that waited."""
+        self._will_go_on = False
+        links: dict[Link, None] = {}
+        while self._waiting and self.owed_bytes <= limits.OWED_BYTES_MAX:
+            link, payload = self._waiting.popleft()
+            self._waiting_bytes -= len(payload)
+            links[link] = None
+            # An earlier request may have ended the link.
+            if link.attached:
+                self._take(link, payload)
+        for link in links:
+            if not self._count(link):
+                link.hold_credit = False
+                link.grant(limits.SENDER_CREDIT)
+        self._bridge.touch()
+
     def send(self, request: Request, payload: bytes) -> None:
         link = self._reply_link(request)
         if link is not None:
             self._replies[link].append(payload)
             self.on_credit(link)
+        else:
+            self.owed_bytes -= len(payload)
+            self._plan_to_go_on()
 
     def _reply_link(self, request: Request) -> Link | None:
         wanted = request.properties.reply_to
@@ -68,13 +146,25 @@ class RequestNode(Node):
 
     def on_credit(self, link: Link) -> None:
         waiting = self._replies.get(link)
+        bridge = self._bridge
         while waiting and link.attached and link.credit > 0 and link.session.can_send():
+            if not bridge.takes_more():
+                break
+            payload = waiting.popleft()
+            self.owed_bytes -= len(payload)
+            bridge.output_bytes += len(payload)
             self._tag += 1
             tag = self._tag.to_bytes(4, "big")
-            link.deliver(tag, 0, True, b"", waiting.popleft(), None)
-        if waiting is not None and link.drain and not waiting:
+            link.deliver(tag, 0, True, b"", payload, None)
+        if link.drain and (link.credit == 0 or not link.session.is_midway(link)):
             link.drained()
-        self._bridge.touch()
+        self._plan_to_go_on()
+        bridge.touch()
 
     def on_gone(self, link: Link) -> None:
-        self._replies.pop(link, None)
+        self._bridge.reply_links.pop(link, None)
+        for payload in self._replies.pop(link, ()):
+            self.owed_bytes -= len(payload)
+        self._waiting = deque(entry for entry in self._waiting if entry[0] is not link)
+        self._waiting_bytes = sum(len(payload) for _, payload in self._waiting)
+        self._plan_to_go_on()

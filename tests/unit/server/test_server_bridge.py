@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -47,11 +48,17 @@ def _track(error: BusError, subject: str) -> str:
     return error.text
 
 
-def connected(kit: Kit) -> tuple[Peer, Bridge]:
-    """A client with an open connection and session."""
+def connected(kit: Kit, planned: list[Callable[[], None]] | None = None) -> tuple[Peer, Bridge]:
+    """A client with an open connection and session; what is to be called later is `planned`."""
     hub = Hub(kit.engine.kernel, _track, lambda: "id")
     hub.now_ms = kit.now_ms
-    door = FrontDoor(OneHost(kit.namespace), lambda delay_ms, call: lambda: None)
+
+    def call_later(delay_ms: int, call: Callable[[], None]) -> Callable[[], None]:
+        if planned is not None:
+            planned.append(call)
+        return lambda: None
+
+    door = FrontDoor(OneHost(kit.namespace), call_later)
     bridge = Bridge(hub, door)
     door.visitors[bridge] = Visitor(bridge)
     peer = Peer(bridge)

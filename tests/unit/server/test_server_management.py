@@ -1,17 +1,23 @@
-"""`$management` in memory: what requests leave behind with the connection."""
+"""`$management` in memory: answers that nobody takes, and what a connection leaves behind."""
 
 from __future__ import annotations
 
-from tests.unit.amqp.amqp_client import TRANSFER, Frame, source, target
+from collections.abc import Callable
+
+import pytest
+
+from tests.unit.amqp.amqp_client import DETACH, TRANSFER, Frame, source, target
 from tests.unit.engine.engine_kit import Kit, payload, section
 from tests.unit.server.test_server_bridge import connected
 from twinbus.amqp.exchange import decode_exchange
 from twinbus.amqp.types import ARRAY_OF_LONG, AmqpArray, UInt
 from twinbus.engine.index import DEFERRED
 from twinbus.server.bridge import Replies
+from twinbus.server.requests import RequestNode
 
 NODE = "q/$management"
 REQUESTS, ANSWERS = 0, 1
+PEEK: dict[str, object] = {"from-sequence-number": 1, "message-count": 1}
 
 
 class Asking:
@@ -19,7 +25,8 @@ class Asking:
 
     def __init__(self, kit: Kit, credit: int = 100) -> None:
         self.kit = kit
-        self.peer, self.bridge = connected(kit)
+        self._planned: list[Callable[[], None]] = []
+        self.peer, self.bridge = connected(kit, self._planned)
         self._asked = 0
         self.peer.attach(REQUESTS, receiver=False, target=target(NODE))
         self.peer.attach(ANSWERS, receiver=True, name="answers", source=source(NODE))
@@ -28,18 +35,47 @@ class Asking:
 
     def ask(self, operation: str, body: dict[str, object]) -> list[Frame]:
         """Ask, and give what comes once everything is on disk."""
+        return self.put(operation, body) + self.end_turn()
+
+    def put(self, operation: str, body: dict[str, object]) -> list[Frame]:
         request = section(0x73, [f"request {self._asked}"])
         request += section(0x74, {"operation": f"com.microsoft:{operation}"})
         request += section(0x77, body)
         heard = self.peer.transfer(REQUESTS, self._asked, request, settled=True)
         self._asked += 1
-        return heard + self.end_turn()
+        return heard
+
+    def peek(self) -> list[Frame]:
+        return self.ask("peek-message", PEEK)
 
     def end_turn(self) -> list[Frame]:
+        planned, self._planned[:] = self._planned[:], []
+        for call in planned:
+            call()
         hub = self.bridge.hub
         replies, hub.replies = hub.replies, Replies()
         replies.release()
         return self.peer.read()
+
+    def end_turns(self) -> list[Frame]:
+        """All that comes while the socket takes what is written."""
+        heard: list[Frame] = []
+        while fresh := self.end_turn():
+            heard += fresh
+            self.bridge.resume()
+        return heard
+
+    @property
+    def owed_bytes(self) -> int:
+        (node,) = self.bridge.reply_links.values()
+        assert isinstance(node, RequestNode)
+        return node.owed_bytes
+
+
+def asked(frames: list[Frame]) -> list[int]:
+    """The numbers of the requests that are answered."""
+    answers = [decode_exchange(frame.payload) for frame in frames if frame.code == TRANSFER]
+    return [int(str(properties.correlation_id).split()[1]) for properties, _, _ in answers]
 
 
 def statuses(frames: list[Frame]) -> list[object]:
@@ -74,3 +110,85 @@ def test_r7_locks_on_deferred_messages_end_with_the_connection() -> None:
     assert queue.main.index.state(1) == DEFERRED
     assert kit.bodies(queue) == [b"a"]
     assert statuses(other.ask(operation, fetch(1, peek_lock=True))) == [200]
+
+
+# --- answers that nobody takes ----------------------------------------------------------
+
+BODY_BYTES = 100_000
+OWED_MAX = 250_000
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> Kit:
+    """A queue whose message makes three answers too many."""
+    monkeypatch.setattr("twinbus.core.limits.OWED_BYTES_MAX", OWED_MAX)
+    kit = Kit()
+    kit.send(kit.queue(), payload(b"x" * BODY_BYTES))
+    return kit
+
+
+def test_e5_while_nobody_takes_the_answers_requests_wait(large: Kit) -> None:
+    """E5: a request of some bytes has an answer of a megabyte; all come, in order, in the end."""
+    client = Asking(large, credit=0)
+    assert [client.peek() for _ in range(20)] == [[]] * 20
+    assert client.owed_bytes < OWED_MAX + 2 * BODY_BYTES
+
+    heard = client.peer.flow(ANSWERS, 5) + client.end_turns()
+    assert asked(heard) == [0, 1, 2, 3, 4]
+    assert client.owed_bytes < OWED_MAX + 2 * BODY_BYTES
+    heard = client.peer.flow(ANSWERS, 20, count=5, seen=5) + client.end_turns()
+    assert asked(heard) == list(range(5, 20))
+    assert client.owed_bytes == 0
+
+
+def test_e5_answers_that_wait_for_the_disk_are_owed_as_well(large: Kit) -> None:
+    client = Asking(large)
+    client.end_turn = list  # type: ignore[method-assign]
+    for _ in range(20):
+        client.peek()
+    assert client.owed_bytes < OWED_MAX + 2 * BODY_BYTES
+    del client.end_turn  # type: ignore[method-assign]
+    assert asked(client.end_turns()) == list(range(20))
+
+
+def test_e5_answers_wait_for_the_socket_too(large: Kit) -> None:
+    client = Asking(large)
+    client.bridge.writable = False
+    assert [client.peek() for _ in range(20)] == [[]] * 20
+    client.bridge.resume()
+    assert client.end_turns() == []
+
+    client.bridge.writable = True
+    client.bridge.resume()
+    assert asked(client.end_turns()) == list(range(20))
+
+
+def test_e5_who_takes_its_answers_gets_each_at_once_and_credit_for_more(large: Kit) -> None:
+    client = Asking(large, credit=3_000)
+    for number in range(1_500):
+        assert asked(client.peek()) == [number]
+        client.bridge.resume()
+
+
+def test_e5_requests_beyond_the_credit_end_the_link(
+    large: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("twinbus.core.limits.SENDER_CREDIT", 10)
+    client = Asking(large, credit=0)
+    detached: list[Frame] = []
+    for _ in range(30):
+        detached += [frame for frame in client.peek() if frame.code == DETACH]
+    assert [str(frame[2].value[0]) for frame in detached] == ["com.microsoft:server-busy"]
+    assert asked(client.peer.flow(ANSWERS, 30) + client.end_turns()) == [0, 1, 2]
+
+
+def test_e5_a_link_for_answers_that_ends_takes_what_is_owed_with_it(large: Kit) -> None:
+    client = Asking(large, credit=0)
+    for _ in range(5):
+        client.peek()
+    client.peer.send(DETACH, [UInt(ANSWERS), True])
+    client.end_turns()
+    client.peer.attach(ANSWERS, receiver=True, name="again", source=source(NODE))
+    client.peer.flow(ANSWERS, 10)
+    assert asked(client.peek()) == [5]
+    assert client.owed_bytes == 0
