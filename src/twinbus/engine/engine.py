@@ -151,8 +151,9 @@ class Engine:
 
     def finish_replay(self, now_ms: int) -> None:
         """Make entities of what was read."""
-        by_kind = sorted(self._puts.items(), key=lambda item: _ORDER.index(item[1][0]))
-        entities = [self._build(number, *put, now_ms) for number, put in by_kind]
+        # A kind after the other, each in the order in which it was made: compaction changed it.
+        in_order = sorted(self._puts.items(), key=lambda it: (_ORDER.index(it[1][0]), it[0]))
+        entities = [self._build(number, *put, now_ms) for number, put in in_order]
         self._puts = {}
         # What is left belongs to entities that were removed.
         self.registry.orphans = {}

@@ -45,6 +45,19 @@ def test_what_is_live_outlives_its_segment() -> None:
     assert queue.main.next_seq == 4
 
 
+def test_e8_subscriptions_stay_in_the_order_in_which_they_were_made() -> None:
+    """It decides which of two copies is the duplicate where both are forwarded to."""
+    kit = Kit()
+    topic = kit.topic()
+    for name in ("b", "c", "a"):
+        kit.subscription(name)
+    fill_segment(kit)
+    carry_all(kit)
+    kit.restart()
+    topic = kit.namespace.topic("t")
+    assert list(topic.subscriptions) == ["b", "c", "a"]
+
+
 def test_every_state_is_carried_as_it_will_be_after_a_restart() -> None:
     kit = Kit(memory_bytes_max=0)
     queue = kit.queue()
