@@ -32,7 +32,7 @@ from twinbus.engine.message import Message, take_in
 from twinbus.engine.rules import Rule
 from twinbus.engine.view import View
 from twinbus.filters import EvaluationError, FilterError, sql_action, sql_filter
-from twinbus.journal import Journal, JournalDamaged, read_segments
+from twinbus.journal import Journal, JournalDamaged, JournalNewer, read_segments
 
 _JOURNAL = Path("journal")
 # With this first byte the rest chooses pieces of a text (`grammar.py`); else it is the text.
@@ -144,12 +144,13 @@ def links(data: bytes) -> None:
 
 
 def journal(data: bytes) -> None:
-    """Any file is read to its last whole batch, or refused as damaged; then it can go on."""
+    """Any file is read to its last whole batch, or refused as damaged or a later version's; then
+    it can go on."""
     files = {"0000000001.seg": data}
     try:
         opened = Journal.open(_JOURNAL, disk=MemoryDisk(files), segment_bytes=4096)
         opened.replay(lambda *entry: None)
-    except JournalDamaged:
+    except (JournalDamaged, JournalNewer):
         return
     opened.append(b"more")
     opened.commit_now(1)

@@ -128,7 +128,7 @@ def test_capture_is_configured_in_the_file(tmp_path: Path) -> None:
     [
         ('capture = "c"', "needs a 'directory'"),
         ("[capture]\nkeep_days = 3", "needs a 'directory'"),
-        ('[capture]\ndirectory = "c"\nkeep_days = 0', "keep_days is a number of at least 1"),
+        ('[capture]\ndirectory = "c"\nkeep_days = 0', "keep_days is a number from 1 to 36500"),
         ('[capture]\ndirectory = "c"\nroll_seconds = "1m"', "roll_seconds is a number"),
         ('[capture]\ndirectory = "c"\nkeep = 3', "unknown in capture: keep"),
     ],

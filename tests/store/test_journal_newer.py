@@ -86,6 +86,15 @@ def test_a_message_that_speaks_of_a_later_format_does_not_keep_the_broker_from_s
         assert replay(files | {FIRST: left_over}) == [b"first"]
 
 
+def test_a_bit_turned_in_the_last_magic_is_no_later_format() -> None:
+    """Nobody can tell it from a torn tail, and so the broker starts."""
+    files = make(BATCHES)
+    for bit in range(32):
+        turned = bytearray(files[FIRST])
+        turned[ENDS[3] + bit // 8] ^= 1 << bit % 8
+        assert len(replay(files | {FIRST: bytes(turned)})) == 6
+
+
 def test_s1_a_bit_turned_in_the_magic_is_damage_where_our_own_batches_follow() -> None:
     files = make(LARGE, segment_bytes=1_000)
     for offset in (0, batch_bytes(LARGE[0])):

@@ -28,7 +28,8 @@ MAGIC = b"TWJ1"
 # magic, crc, length, previous crc, location, first LSN, LSN count, record count, time in ms
 _HEADER = struct.Struct("<4sIIIQQIIQ")
 HEADER_BYTES = _HEADER.size
-_LATER_MAGIC = re.compile(rb"TWJ[2-9]")
+# Later formats have even numbers: no single bit that turns makes one of them of this one.
+_LATER_MAGIC = re.compile(rb"TWJ[2468]")
 # magic, crc, length, previous crc, location
 _LATER_HEADER = struct.Struct("<4sIIIQ")
 _CHECKED_FROM = 8  # the checksum covers what follows it
