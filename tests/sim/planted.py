@@ -120,7 +120,7 @@ PLANTED = {
     "answer-before-sync": Planted(Broker, "_commit", _answer_before_sync, "S1", (1, 2, 9)),
     "lock-boundary": Planted(Stream, "check_lock", _lock_boundary, "R5", (1, 2, 5)),
     "complete-before-forward": Planted(
-        Holder, "_forward", _complete_before_forward, "S1", (4, 7, 9)
+        Holder, "_hand_on", _complete_before_forward, "S1", (4, 7, 9)
     ),
     "syphon-completes-first": Planted(Pump, "_handle", _syphon_completes_first, "P11", (1, 2, 3)),
     "transaction-split": Planted(Transaction, "commit", _transaction_split, "E10", (7, 24, 26)),
