@@ -490,10 +490,7 @@ class NaiveBroker:
         self._rank += 1
         for stream in list(self.streams()):
             self._lapse_locks(stream)
-            for consumer, deadline_ms in list(stream.seekers.items()):
-                if deadline_ms <= self.now_ms:
-                    del stream.seekers[consumer]
-                    self.sessions_not_found.append(consumer)
+            self._end_seeking(stream)
             for message in list(stream.messages):
                 if message.delayed_until_ms and message.delayed_until_ms <= self.now_ms:
                     message.delayed_until_ms = 0
@@ -502,6 +499,17 @@ class NaiveBroker:
                     was_due = (id(stream), message.due_ms, message.seq)
                     ttl_ms = message.content.ttl_ms or UNLIMITED_MS
                     self._accept(stream.entity, message.content, ttl_ms, 0, was_due)
+
+    def _end_seeking(self, stream: NaiveStream) -> None:
+        """Whoever has waited long enough goes without, unless there is one now (R9)."""
+        late = [name for name, at_ms in stream.seekers.items() if at_ms <= self.now_ms]
+        if late:
+            # In the order in which they came; the engine says who gets which.
+            seated = list(stream.seekers)[: len(stream.waiting_sessions(self.now_ms))]
+            for consumer in late:
+                if consumer not in seated:
+                    del stream.seekers[consumer]
+                    self.sessions_not_found.append(consumer)
 
     def _lapse_locks(self, stream: NaiveStream) -> None:
         for session_id, session in stream.sessions.items():
