@@ -27,6 +27,7 @@ from twinbus.core.descriptions import (
 from twinbus.core.errors import BusError
 from twinbus.core.units import SECOND_MS, UNLIMITED_MS, duration_from_iso
 from twinbus.engine.rules import Rule
+from twinbus.server.rules import CORRELATION_FIELDS
 
 DEFAULT_NAMESPACE = "twinbus"
 MEMORY_BYTES_MAX = 256 * 1024 * 1024
@@ -279,7 +280,7 @@ def _correlate(rule: RuleDescription, given: object, where: str) -> None:
             rule.properties = {k: ("string", _as_text(v, f"{place}.{k}")) for k, v in own.items()}
             continue
         name = _CORRELATION_NAMES.get(_camel(key), _camel(key))
-        if name not in _CORRELATED:
+        if name not in CORRELATION_FIELDS:
             raise ConfigError(f"'{key}' is no property that {where} can compare")
         rule.correlation[name] = _as_text(value, place)
 
@@ -297,16 +298,6 @@ _CORRELATION_NAMES = {"subject": "label"}
 
 # What an entity has and a configuration does not say.
 _NOT_SETTINGS = ("name", "topic", "created_ms", "updated_ms", "authorization_rules")
-_CORRELATED = (
-    "correlation_id",
-    "message_id",
-    "to",
-    "reply_to",
-    "label",
-    "session_id",
-    "reply_to_session_id",
-    "content_type",
-)
 
 
 def _snake(name: str) -> str:
@@ -356,7 +347,7 @@ def _value(setting: Field[Any], given: object, where: str) -> object:
 
 
 def _correlation(given: object, where: str) -> dict[str, str]:
-    _refuse_unknown(_table(given, where), set(_CORRELATED), where)
+    _refuse_unknown(_table(given, where), set(CORRELATION_FIELDS), where)
     return {key: _text(value, f"{where}.{key}") for key, value in _table(given, where).items()}
 
 

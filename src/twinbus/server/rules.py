@@ -17,7 +17,7 @@ _CORRELATION_FILTER = ULong(0x1370000009)
 _COMPATIBILITY = Int(20)
 
 # In the order of the described list; keys of the map use dashes.
-_CORRELATION_FIELDS = (
+CORRELATION_FIELDS = (
     "correlation_id", "message_id", "to", "reply_to", "label", "session_id",
     "reply_to_session_id", "content_type",
 )  # fmt: skip
@@ -34,7 +34,7 @@ def from_map(name: str, given: Any) -> RuleDescription:
     elif given.get("correlation-filter") is not None:
         correlation = given["correlation-filter"]
         rule.filter = "correlation"
-        for field in _CORRELATION_FIELDS:
+        for field in CORRELATION_FIELDS:
             value = correlation.get(field.replace("_", "-"))
             if value is not None:
                 rule.correlation[field] = str(value)
@@ -62,7 +62,7 @@ def _filter_to_wire(rule: RuleDescription) -> Described:
         return Described(_FALSE_FILTER, [])
     if rule.filter == "sql":
         return Described(_SQL_FILTER, [rule.expression, _COMPATIBILITY])
-    fields: list[object] = [rule.correlation.get(field) for field in _CORRELATION_FIELDS]
+    fields: list[object] = [rule.correlation.get(field) for field in CORRELATION_FIELDS]
     fields.append({key: _untyped(*pair) for key, pair in rule.properties.items()})
     return Described(_CORRELATION_FILTER, fields)
 
