@@ -14,6 +14,7 @@ from aiohttp import web
 
 from twinbus.admin import reading, writing
 from twinbus.admin.connection import admit, bare_host, read_whole
+from twinbus.admin.forwards import FORWARDS, new_forwards
 from twinbus.admin.ports import Administration, Namespaces
 from twinbus.admin.targets import Kind, Target, parse_target
 from twinbus.admin.writing import Origin, Page
@@ -32,7 +33,7 @@ from twinbus.core.errors import (
     tracked,
 )
 from twinbus.core.ids import new_key, new_tracking_id
-from twinbus.core.names import fold, strip_authority, subscription_path
+from twinbus.core.names import subscription_path
 from twinbus.core.units import time_to_iso
 
 BODY_BYTES_MAX = 1024 * 1024
@@ -42,8 +43,8 @@ _ENTRY = "application/atom+xml;type=entry;charset=utf-8"
 _FEED = "application/atom+xml;type=feed;charset=utf-8"
 _ERROR = "application/xml;charset=utf-8"
 _DEFAULT_API_VERSION = "2021-05"
-# Where an entity hands messages on to, and the header with the token for that.
-_FORWARDS = {
+# The header with the token for where an entity hands messages on to.
+_FORWARD_TOKENS = {
     "forward_to": "ServiceBusSupplementaryAuthorization",
     "forward_dead_lettered_messages_to": "ServiceBusDlqSupplementaryAuthorization",
 }
@@ -195,11 +196,9 @@ class AdminApi:
         new: QueueDescription | SubscriptionDescription,
         old: QueueDescription | SubscriptionDescription | None,
     ) -> None:
-        """Who makes an entity forward sends to its target: that takes Manage there as well."""
-        for name, header in _FORWARDS.items():
-            target = strip_authority(getattr(new, name) or "")
-            if not target or (old and fold(target) == fold(getattr(old, name) or "")):
-                continue
+        wanted = {setting: getattr(new, setting) for setting in FORWARDS}
+        for setting, target in new_forwards(wanted, old):
+            header = _FORWARD_TOKENS[setting]
             token = _token(call.request, header) or _token(call.request)
             try:
                 self._authorize(call.namespace, call.request, token, f"/{target}")

@@ -35,6 +35,7 @@ from twinbus.admin.console.signin import (
     read_credentials,
     set_cookie,
 )
+from twinbus.admin.forwards import new_forwards
 from twinbus.core import errors, names
 from twinbus.core.descriptions import LISTEN, MANAGE, SEND
 from twinbus.core.errors import BusError
@@ -368,14 +369,9 @@ class Console:
 
 
 def _check_forwarding(call: Call, entity: Entity | None) -> None:
-    """Who makes an entity forward sends to its target: that takes Manage there as well."""
-    for name in ("forward_to", "forward_dead_lettered_messages_to"):
-        target = call.object("settings").get(name)
-        if isinstance(target, str) and target:
-            path = names.strip_authority(target)
-            known = entity.description if isinstance(entity, Queue | Subscription) else None
-            if names.fold(path) != names.fold(getattr(known, name, None) or ""):
-                call.visitor.require(path, MANAGE, call.now_ms)
+    known = entity.description if isinstance(entity, Queue | Subscription) else None
+    for _, target in new_forwards(call.object("settings"), known):
+        call.visitor.require(target, MANAGE, call.now_ms)
 
 
 def _any_right(call: Call) -> str:
