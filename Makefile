@@ -10,7 +10,8 @@ STAMPS := .stamps
 # and puts the longest first. Left out are those of pairing (they run side by side by
 # themselves, against time-outs, and mostly wait), those in a browser (whose driver keeps an event
 # loop running), and those on Spark and of the simulation (which take both cores).
-TEST = $(BIN)/python -m pytest -m "not long"
+TIER := not slow and not long
+TEST = $(BIN)/python -m pytest -m "$(TIER)"
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 APART := tests/pairing tests/browser tests/spark tests/sim
 
@@ -25,12 +26,16 @@ serve: setup ## Run the broker on ./twinbus-data and print the connection string
 	$(BIN)/twinbus serve
 
 .PHONY: test
-test: setup js $(STAMPS)/spark.jsa ## Run every test
+test: setup js $(STAMPS)/spark.jsa ## Run the tests but for the slow ones, in ten minutes
 	$(TEST) $(PARALLEL) $(APART:%=--ignore %)
 	$(MAKE) -j 2 --output-sync test-pairing test-browser
 	$(TEST) $(PARALLEL) -n 2 tests/spark
 	$(TEST) -n 2 tests/sim
-	TWINBUS_FORM=interpreted $(TEST) $(PARALLEL) \
+
+.PHONY: test-all
+test-all: ## Run the slow tests too, and those of the hot path interpreted as well: what CI runs
+	$(MAKE) test TIER="not long"
+	TWINBUS_FORM=interpreted $(BIN)/python -m pytest -m "not long" $(PARALLEL) \
 		-o pythonpath="src ." tests/unit tests/model tests/vectors tests/compat/test_proton.py
 
 .PHONY: test-pairing test-browser

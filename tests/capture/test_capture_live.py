@@ -191,6 +191,7 @@ def run_with_kills(broker: Broker, root: Path, kills: int, seed: int) -> None:
     assert broker.terminate() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kills", "seed"), [(6, 1), pytest.param(60, 2, marks=pytest.mark.long)])
 def test_l1_nothing_is_lost_or_repeated_whoever_is_killed(
     kills: int, seed: int, broker: Broker, root: Path

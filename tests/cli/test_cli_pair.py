@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+import pytest
+
 from tests.cli.command_line import CommandLine
 from tests.support.broker import Broker
 
@@ -19,6 +21,7 @@ def status(run: CommandLine, primary: str, secondary: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_what_waits_is_told_by_destination(run: CommandLine, broker: Broker, queue: str) -> None:
     run("queue", "create", BACKLOG)
     run("send", BACKLOG, "one", "two", "--property", f"x-ms-path={queue}")

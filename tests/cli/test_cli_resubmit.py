@@ -67,6 +67,7 @@ def resubmit_killed_in_the_middle(
     assert found == Counter(str(n) for n in range(count))
 
 
+@pytest.mark.slow
 def test_resubmit_killed_in_the_middle(make_broker: MakeBroker, warm: Warm, tmp_path: Path) -> None:
     resubmit_killed_in_the_middle(make_broker, warm, tmp_path / "all.jsonl", 5_000)
 

@@ -18,7 +18,11 @@ import pytest
 
 from tests.support.broker import PROJECT, form_environment
 
-PAGES = sorted((PROJECT / "docs" / "how-to").glob("*.md"))
+_SLOW = ("pair-two-namespaces", "read-a-queue-from-spark", "repair-dead-letters")
+PAGES = [
+    pytest.param(page, id=page.stem, marks=[pytest.mark.slow] if page.stem in _SLOW else [])
+    for page in sorted((PROJECT / "docs" / "how-to").glob("*.md"))
+]
 _BLOCK = re.compile(r"^```(\w+)(?: title=(\S+))?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _PORTS = ("5671", "5672", "5673", "5300", "5301")
 
@@ -62,7 +66,7 @@ def shell_environment(tmp_path: Path) -> dict[str, str]:
     return environment | {"PATH": f"{programs}:{environment['PATH']}"}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES)
 def test_every_command_of_the_page(
     page: Path, tmp_path: Path, shell_environment: dict[str, str]
 ) -> None:

@@ -77,6 +77,7 @@ def check_rounds(broker: Broker, rounds: int) -> None:
     assert interrupted > rounds // 2, "the kills came when nothing was in flight: no proof"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_nothing_acknowledged_is_lost_by_kill_9(own_broker: Broker) -> None:
     """S1 R5 R10: 20 rounds of up to 100,000 messages of 1 KB, killed while sending."""

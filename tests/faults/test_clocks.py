@@ -16,6 +16,7 @@ from tests.faults import clock_scenarios as scenarios
 from tests.faults.wall_clock import WallClock, run_with_clock
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "scenario",
     [

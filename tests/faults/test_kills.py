@@ -73,6 +73,7 @@ def kill_runs(broker: Broker, runs: int) -> None:
     assert cut > runs * 0.8, f"only {cut} of {runs} kills hit anything"
 
 
+@pytest.mark.slow
 def test_kill_9_loses_nothing_acknowledged_and_returns_nothing_settled_S1_R4_R10(
     broker: Broker,
 ) -> None:

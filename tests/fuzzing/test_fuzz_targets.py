@@ -33,6 +33,7 @@ def test_kept_inputs_break_nothing(name: str) -> None:
             raise AssertionError(f"python -m fuzz.run {name} {kept}") from error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_short_run_finds_nothing(name: str) -> None:
     pytest.importorskip("atheris", reason="atheris is made for Linux")

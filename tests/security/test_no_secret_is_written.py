@@ -173,6 +173,7 @@ def command_lines(broker: Broker) -> bytes:
     return b"".join(one.communicate(timeout=120)[0] for one in running)
 
 
+@pytest.mark.slow
 async def test_no_secret_is_written_S2(broker: Broker) -> None:
     await over_amqp(broker)
     told = over_http(broker)

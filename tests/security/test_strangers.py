@@ -96,6 +96,7 @@ def wait_for(broker: Broker, name: str, least: int) -> None:
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("crowded", ["amqp", "amqps", "admin"])
 async def test_clients_get_in_while_strangers_hold_every_place(
     broker: Broker, crowd: ExitStack, crowded: str

@@ -38,6 +38,7 @@ def check_seeds(count: int) -> None:
     assert f"\n{count} runs, 0 with violations" in f"\n{done.stdout}"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_no_seed_breaks_a_promise_S1_R1_R2_R4_R5_R6_R7_D3_D5_E5_E6_E7_E8_E10_L3_P8_P11() -> None:
     """A failure prints the seed, what was violated, and the command that replays it."""
@@ -64,6 +65,7 @@ def test_what_was_found_once_stays_fixed(scenario: Callable[[World], Awaitable[N
     assert not run_seed(1, scenario).violations
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_found(name: str) -> None:
     """Within the budget of one run: by a seed known to find it, or else by the next ones.

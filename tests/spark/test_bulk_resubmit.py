@@ -179,6 +179,7 @@ def test_l4_the_broker_may_be_killed_meanwhile(spark: SparkSession, own_broker: 
     assert ids(text, "source/$DeadLetterQueue") == []
 
 
+@pytest.mark.slow
 def test_l4_killed_in_the_middle_and_run_again_each_is_home_once(
     broker: Broker, queue: str, unique_queue: str
 ) -> None:

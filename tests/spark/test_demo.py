@@ -40,7 +40,10 @@ from twinbus.pairing.sync import PairedServiceBusClient, Syphon
 from twinbus.spark.report import making
 
 # The SDK leaves the socket of a connection that broke to the garbage collector.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 QUEUE = "orders"
 BEFORE, DURING, AFTER = 40, 30, 20

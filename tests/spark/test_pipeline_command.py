@@ -46,6 +46,7 @@ def tables(line: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_l2_an_audit_names_what_is_wrong_and_exits_with_1(tmp_path: Path) -> None:
     capture, out = tmp_path / "capture", tmp_path / "out"
     story = generate(capture, 4_000, rows_per_file=1_000)

@@ -105,6 +105,7 @@ def test_l3_set_aside_is_seen_by_no_receiver_until_settled(
     assert sorted(peeked_ids(broker, unique_queue)) == sent[:20]
 
 
+@pytest.mark.slow
 def test_l3_a_poisonous_batch_ends_in_the_dead_letter_queue(
     spark: SparkSession, broker: Broker, queue: str, unique_queue: str, tmp_path: Path, mode: str
 ) -> None:

@@ -44,6 +44,7 @@ def competing(stack: ExitStack, run: Run) -> dict[str, Competitor]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_l3_killed_in_planning_in_the_sink_and_around_commit(
     broker: Broker, tmp_path: Path
@@ -86,6 +87,7 @@ def test_l3_killed_at_random_with_the_broker(broker: Broker, tmp_path: Path) -> 
         run.finish(competitors)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("victim", ["broker", "workers"])
 def test_l3_killed_under_a_running_query(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from tests.capture.test_capture_live import CONFIG, run_with_kills
@@ -14,6 +15,7 @@ from twinbus.spark.jobs.capture_frames import read_capture
 from twinbus.spark.jobs.catalogue import run
 
 
+@pytest.mark.slow
 def test_a_broker_that_was_killed_is_clean_l2(spark: SparkSession, tmp_path: Path) -> None:
     root, config = tmp_path / "capture", tmp_path / "broker.toml"
     config.write_text(CONFIG.format(root=root))
