@@ -27,6 +27,7 @@ from tests.support.broker import Broker
 
 # The SDK leaves the socket of a connection that broke under it to the garbage collector.
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
@@ -73,7 +74,6 @@ def kill_runs(broker: Broker, runs: int) -> None:
     assert cut > runs * 0.8, f"only {cut} of {runs} kills hit anything"
 
 
-@pytest.mark.slow
 def test_kill_9_loses_nothing_acknowledged_and_returns_nothing_settled_S1_R4_R10(
     broker: Broker,
 ) -> None:

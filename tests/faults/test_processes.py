@@ -23,6 +23,7 @@ from tests.support.broker import KEY, PROJECT, Broker, form_environment
 
 # The SDK leaves the socket of a connection that broke under it to the garbage collector.
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]

@@ -35,6 +35,7 @@ from tests.support.raw_amqp import (
 
 # The SDK leaves the socket of a connection that broke under it to the garbage collector.
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]

@@ -16,7 +16,10 @@ from twinbus.pairing.names import backlog_queue_name
 from twinbus.pairing.rewrite import ping
 from twinbus.pairing.sync import Syphon
 
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 POLL_S = 2
 

@@ -62,6 +62,7 @@ def test_l2_an_audit_names_what_is_wrong_and_exits_with_1(tmp_path: Path) -> Non
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_l2_an_audit_of_nothing_says_so_and_exits_with_1(tmp_path: Path) -> None:
     capture = tmp_path / "capture"
     capture.mkdir()

@@ -15,6 +15,8 @@ from twinbus.spark.jobs.capture_frames import read_capture
 from twinbus.spark.jobs.catalogue import Tables, run
 from twinbus.spark.jobs.follow import FollowError, follow, write_tables
 
+pytestmark = pytest.mark.slow
+
 Clean = tuple[Path, synthetic.Story]
 
 
@@ -36,7 +38,6 @@ def assert_same(spark: SparkSession, job: str, root: Path, out: Path) -> None:
         assert rows_of(spark.read.parquet(str(out / name))) == rows_of(table), name
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "job",
     [
@@ -53,7 +54,6 @@ def test_files_one_by_one_give_the_answer_of_the_batch_l2(
     assert_same(spark, job, clean[0], tmp_path)
 
 
-@pytest.mark.slow
 def test_a_crash_and_a_late_file_change_nothing_l2(
     spark: SparkSession, clean: Clean, tmp_path: Path
 ) -> None:
