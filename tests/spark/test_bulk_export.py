@@ -46,6 +46,7 @@ def settable(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if k not in schema.READ_ONLY} for row in rows]
 
 
+@pytest.mark.slow
 def test_l4_export_and_load_lose_nothing(
     spark: SparkSession, broker: Broker, pool: Any, queue: str, tmp_path: Path
 ) -> None:

@@ -151,6 +151,7 @@ def test_l3_sessions_keep_their_order(
         assert mine == [f"m{n:05}" for n in range(10 * number, 10 * number + 10)]
 
 
+@pytest.mark.slow
 def test_l3_a_zombie_query_is_fenced(
     spark: SparkSession, broker: Broker, queue: str, unique_queue: str, tmp_path: Path
 ) -> None:

@@ -214,4 +214,4 @@ def test_e6_a_wait_as_long_as_the_lock_ends_quietly(bus: Bus, client: ServiceBus
         left = (until - datetime.now(UTC)).total_seconds()
         began = time.monotonic()
         assert receiver.receive_messages(max_wait_time=left) == []
-        assert time.monotonic() - began < left + 1
+        assert time.monotonic() - began < left + 5

@@ -66,6 +66,7 @@ def test_idle_calls_are_predicted_by_p11_c3(spark: SparkSession, clean: Clean) -
     assert other[0].predicted == pytest.approx(other[0].seconds_seen / 60 * 2)
 
 
+@pytest.mark.slow
 def test_what_is_shown_of_many_clients_is_the_whole_sum_c1(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,6 +46,7 @@ def table(session: SparkSession, job: str, name: str, root: Path) -> list[dict[s
     return list(rows)
 
 
+@pytest.mark.slow
 def test_days_are_utc_days_l2(zoned: SparkSession, root: Path) -> None:
     assert [row["day"] for row in table(zoned, "cost", "days", root)] == [FIRST]
     trend = table(zoned, "dead-letters", "trend", root)
