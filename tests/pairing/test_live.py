@@ -201,7 +201,7 @@ for name, fault in FAIL_OVER.items():
 async def p4_a_black_hole_fails_over_before_the_first_connection(world: LiveWorld) -> None:
     """Neither a batch nor a list can be made without a link to the entity."""
     world.proxy.black_hole()
-    client, events = world.pair(operation_timeout=timedelta(seconds=3))
+    client, events = world.pair(operation_timeout=timedelta(seconds=8))
     async with client, client.get_queue_sender(world.queue) as sender:
         batch = await sender.create_message_batch()
         assert seen(events, EntityFailedOver)
@@ -210,6 +210,19 @@ async def p4_a_black_hole_fails_over_before_the_first_connection(world: LiveWorl
         await sender.send_messages([])
         await sender.send_messages([ServiceBusMessage("1"), ServiceBusMessage("2")])
         assert world.backlog_count() == 3
+
+
+@cases
+async def p6_a_batch_is_made_for_a_backlog_queue_that_serves(world: LiveWorld) -> None:
+    client, _ = world.pair(backlog_queue_count=8)
+    async with client, client.get_queue_sender(world.queue) as sender:
+        for index in range(7):
+            world.far.admin.delete_queue(world.backlog(index))
+        world.proxy.refuse()
+        batch = await sender.create_message_batch()
+        batch.add_message(ServiceBusMessage("0"))
+        await sender.send_messages(batch)
+        assert world.far.total(world.backlog(7)) == 1
 
 
 @cases
@@ -493,11 +506,11 @@ async def once_only_with_duplicate_detection(world: LiveWorld) -> None:
     """A send that timed out after it had arrived is sent again, and dropped (E7)."""
     queue = world.near.new_queue(requires_duplicate_detection=True)
     client, events = world.pair(
-        enable_syphon=True, assign_message_ids=True, operation_timeout=timedelta(seconds=2)
+        enable_syphon=True, assign_message_ids=True, operation_timeout=timedelta(seconds=8)
     )
     async with client, client.get_queue_sender(queue) as sender:
         await sender.send_messages(AmqpAnnotatedMessage(data_body=b"first"))
-        world.proxy.slow(1.5)
+        world.proxy.slow(5)
         await sender.send_messages(AmqpAnnotatedMessage(data_body=b"second"))
         assert seen(events, MessagesBacklogged)
         world.proxy.heal()

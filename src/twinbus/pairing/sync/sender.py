@@ -164,7 +164,9 @@ class PairedSender:
                 max_size_in_bytes,
             )
         except FailedOver:
-            return self._backlog_batch(max_size_in_bytes)
+            _, batch = self._on_backlog(
+                None, lambda sender: sender.create_message_batch(max_size_in_bytes)
+            )
         return batch
 
     def close(self) -> None:
@@ -250,12 +252,26 @@ class PairedSender:
     def _store(
         self, messages: list[AmqpAnnotatedMessage], fixed: int | None, seconds: float
     ) -> BacklogQueue:
-        """Put messages into one backlog queue, going on to the next while queues fail (P6).
-
-        A session whose order is kept stays with its `fixed` queue. What one queue has taken
-        before it failed is not sent again to the next.
-        """
+        """Put messages into one backlog queue. What one queue has taken before it failed is not
+        sent again to the next."""
         remaining = list(messages)
+        try:
+            queue, _ = self._on_backlog(
+                fixed, lambda sender: self._store_all(sender, remaining, seconds)
+            )
+        except MessageSizeExceededError as error:
+            largest = max(rewrite.added_bytes(message) for message in remaining)
+            raise BacklogMessageTooLargeError(self._entity.path, largest, error) from error
+        self._pair.observer.tell([MessagesBacklogged(self._entity.path, queue.name, len(messages))])
+        return queue
+
+    def _on_backlog(
+        self, fixed: int | None, use: Callable[[ServiceBusSender], Any]
+    ) -> tuple[BacklogQueue, Any]:
+        """Use a sender to a backlog queue, going on to the next while queues fail (P6).
+
+        A session whose order is kept stays with its `fixed` queue.
+        """
         last_error: Exception | None = None
         tried: set[int] = set()
         while True:
@@ -268,11 +284,10 @@ class PairedSender:
             idle = pool.take_idle()
             sender = idle or pool.take()
             try:
-                self._store_all(sender, remaining, seconds)
-            except MessageSizeExceededError as error:
+                result = use(sender)
+            except MessageSizeExceededError:
                 pool.give(sender)
-                largest = max(rewrite.added_bytes(message) for message in remaining)
-                raise BacklogMessageTooLargeError(self._entity.path, largest, error) from error
+                raise
             except Exception as error:
                 if _broke_while_idle(pool, sender, error, idle is not None):
                     continue
@@ -288,10 +303,7 @@ class PairedSender:
                 raise
             else:
                 pool.give(sender)
-                self._pair.observer.tell(
-                    [MessagesBacklogged(self._entity.path, queue.name, len(messages))]
-                )
-                return queue
+                return queue, result
 
     def _store_all(
         self, sender: ServiceBusSender, remaining: list[AmqpAnnotatedMessage], seconds: float
@@ -314,20 +326,6 @@ class PairedSender:
         for batch in batches:
             sender.send_messages(batch, timeout=seconds)
             del remaining[: len(batch)]
-
-    def _backlog_batch(self, max_size_in_bytes: int | None) -> ServiceBusMessageBatch:
-        queue = self._pair.choose_queue(self._queue, ())
-        if queue is None:
-            raise BacklogSendError(self._entity.path, self._entity.error, None)
-        pool = self._pool(queue)
-        sender = pool.take()
-        try:
-            batch = sender.create_message_batch(max_size_in_bytes)
-        except BaseException:
-            pool.discard(sender)
-            raise
-        pool.give(sender)
-        return batch
 
     def _pool(self, queue: BacklogQueue) -> SenderPool:
         make = partial(self._pair.secondary.get_queue_sender, queue.name)
