@@ -34,6 +34,7 @@ from tests.sim.layout import (
 )
 from tests.sim.loop import VirtualLoop
 from tests.sim.node import SEGMENT_BYTES, Node
+from twinbus.server.broker import Broker
 
 RUN_S = 20.0
 DRAIN_S = 240.0
@@ -234,6 +235,13 @@ class _Witness:
         """What the listener calls when a connection met a fault of the broker's own."""
         self._auditor.violation("crash", f"{text}: {sys.exc_info()[1]!r}")
 
+    @property
+    def of_turn(self) -> Callable[[Broker, Exception], None]:
+        """Takes the place of the method that stops a broker which met a fault of its own."""
+        return lambda broker, error: self.of_loop(
+            broker._loop, {"message": "a turn broke off", "exception": error}
+        )
+
     def of_loop(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         where = "".join(traceback.format_exception(error)) if error else ""
@@ -262,6 +270,7 @@ def run_seed(
             "twinbus.server.broker.PENDING_BYTES_MAX": world.random.choice((4096, 1 << 25)),
             "twinbus.journal.journal.time": _JournalTime(loop),
             "twinbus.server.listener.log": witness,
+            "twinbus.server.broker.Broker._stop": witness.of_turn,
             **pairing.virtual(loop, world.random),
         }.items():
             patches.enter_context(mock.patch(name, value))

@@ -66,6 +66,15 @@ def disk_failed(reason: Exception) -> BusError:
     )
 
 
+def broken(fault: Exception) -> BusError:
+    """Say that the broker met an error of its own and does not go on."""
+    return BusError(
+        INTERNAL_ERROR,
+        f"The broker met an error of its own ({fault!r}); nothing was accepted. It must be"
+        " restarted; its log has the details.",
+    )
+
+
 def tracked(text: str, tracking_id: str, subject: str, time_iso: str) -> str:
     """End a refusal's text as Azure does, so that it can be found in the log."""
     end = "" if text.endswith(".") else "."

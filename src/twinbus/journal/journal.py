@@ -54,7 +54,7 @@ class Journal:
         self._writer = Writer(disk, directory, segment_bytes)
         self._worker = Worker(has_thread=notify is not None)
         self._readback = ReadBack(disk, directory)
-        self._unreadable: Exception | None = None
+        self._given_up: Exception | None = None
         self._carried = 0
         self._first_lsn = 1
         self._in_flight: tuple[SealedBatch, Done] | None = None
@@ -136,7 +136,7 @@ class Journal:
     @property
     def failed(self) -> Exception | None:
         """The error after which nothing is accepted any more."""
-        return self._writer.failed or self._unreadable
+        return self._writer.failed or self._given_up
 
     @property
     def current_segment(self) -> int:
@@ -182,8 +182,12 @@ class Journal:
         try:
             return self._readback.read(location, length)
         except (OSError, JournalDamaged) as error:
-            self._unreadable = error
+            self.give_up(error)
             raise JournalFailed(f"segment {location >> 32} cannot be read: {error}") from error
+
+    def give_up(self, error: Exception) -> None:
+        """Accept nothing any more, as after a failed write; what is pending is never committed."""
+        self._given_up = error
 
     def segments(self) -> list[tuple[int, int]]:
         """Return each segment's number and the bytes of its batches, oldest first."""

@@ -154,6 +154,8 @@ class Broker:
                 self._commit()
             except JournalFailed:
                 pass  # a record could not be read back: see below
+            except Exception as error:
+                self._stop(error)
         if journal.failed is not None and not journal.in_flight:
             self._fail(hub.replies, journal.failed)
         self._write_out()
@@ -176,6 +178,8 @@ class Broker:
                     self.kernel.dispatch_ready(self.hub.now_ms)
                 except JournalFailed:
                     self.begin_turn()  # to say so to everybody
+                except Exception as error:
+                    self._stop(error)
 
     def _set_timer(self) -> None:
         deadline_ms = self.kernel.deadline_ms()
@@ -260,6 +264,16 @@ class Broker:
         for stream in self.engine.streams():
             for receiver in list(stream.attached):
                 receiver.detach(failed)
+
+    def _stop(self, error: Exception) -> None:
+        """A fault of ours, in what streams do unasked: accept nothing more, and say so.
+
+        It may have come in the middle of a change, half of which must not be committed (ADR 12).
+        """
+        log.critical("the broker met an error of its own; restart it", exc_info=error)
+        self.hub.refusing = self.hub.failed = errors.broken(error)
+        self.journal.give_up(error)
+        self.begin_turn()
 
     def _check_space(self) -> None:
         """Refuse sends while the disk is full; settlements go on, and make room."""

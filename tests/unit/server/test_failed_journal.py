@@ -30,8 +30,11 @@ from twinbus.amqp.properties import Properties
 from twinbus.amqp.types import ARRAY_OF_LONG, AmqpArray, Described, Int, Symbol, ULong
 from twinbus.core.descriptions import QueueDescription
 from twinbus.core.errors import BusError
+from twinbus.engine import records
+from twinbus.engine.kernel import Wakeable
 from twinbus.engine.message import take_in
 from twinbus.engine.namespace import Namespace
+from twinbus.engine.stream import Stream
 from twinbus.journal import Journal
 from twinbus.server import broker as broker_module
 from twinbus.server.administration import NamespaceAdministration
@@ -249,6 +252,44 @@ def test_r5_half_of_a_change_is_not_kept(rig: Rig) -> None:
     rig.loop.run_until_complete(asyncio.sleep(61))
     assert rig.broker.why_refusing() is not None
     mend()
+    assert len(before) == 2
+    assert replay(rig.files.contents(), 0) == before
+
+
+class Faulty(Wakeable):
+    """Breaks off in the middle of moving a message, as a fault of ours might."""
+
+    def __init__(self, stream: Stream) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def on_timer(self, now_ms: int) -> None:
+        self._stream.remove(2, records.FORWARDED)
+        raise RuntimeError("a fault of the test's")
+
+    def dispatch(self, now_ms: int) -> None:
+        self.on_timer(now_ms)
+
+
+@pytest.mark.parametrize("when", ["timer", "dispatch", "writing"])
+def test_s2_a_fault_of_our_own_is_told_and_no_half_of_a_change_is_kept(rig: Rig, when: str) -> None:
+    before = replay(rig.files.contents(), 0)
+    kernel, faulty = rig.broker.kernel, Faulty(rig.queue.main)
+
+    def plant() -> None:
+        if when == "timer":
+            kernel.call_at(1, faulty)
+        elif when == "dispatch":
+            kernel.wake(faulty)
+        else:
+            rig.bridge.writer = lambda: kernel.wake(faulty)
+            rig.bridge.touch()
+
+    frames = rig.turn(plant)
+    assert "error of its own (RuntimeError" in the_error(frames, DETACH, 2)
+    frames = rig.turn(lambda: rig.peer.transfer(SENDER, 0, payload(b"x")))
+    assert "error of its own" in the_error(frames, DISPOSITION, 4)
+    rig.close()
     assert len(before) == 2
     assert replay(rig.files.contents(), 0) == before
 
