@@ -7,11 +7,13 @@ what its journal tells.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from tests.sim.loop import EPOCH_MS, VirtualLoop
 from tests.sim.node import live_of, replay
 from tests.store.journal_disks import MemoryDisk
 from tests.unit.amqp.amqp_client import DETACH, TRANSFER, Peer, source, target
@@ -24,13 +26,11 @@ from twinbus.core.descriptions import (
     SubscriptionDescription,
     TopicDescription,
 )
-from twinbus.core.errors import BusError
-from twinbus.engine.engine import Engine
 from twinbus.journal import Journal
-from twinbus.server.bridge import Bridge, Hub, Replies
+from twinbus.server.bridge import Bridge
+from twinbus.server.broker import Broker
 from twinbus.server.door import SESSION_FILTER, FrontDoor, Visitor
 
-_NOW_MS = 1_700_000_000_000
 ENTITIES = ("q", "s", "t", "t/Subscriptions/u", "q/$deadletterqueue")
 OPERATIONS = (
     "peek-message", "renew-lock", "renew-session-lock", "get-session-state",
@@ -53,6 +53,10 @@ KEYS = (
 )  # fmt: skip
 TEXTS = ("", "a", "active", "deferred", "completed", "suspended", "defered", "1=1", "SET x = 1")
 HANDLES = 6
+COORDINATOR = HANDLES + 3
+_TXN_ID_BYTES = 16
+# A byte from here on asks for what is against the protocol and ends the session.
+_FAULTY = 0xF0
 
 
 def _message(*, session: str | None = None, **annotations: object) -> bytes:
@@ -70,7 +74,7 @@ def _message(*, session: str | None = None, **annotations: object) -> bytes:
 MESSAGES = (
     _message(),
     _message(session="a"),
-    _message(scheduled_enqueue_time=Timestamp(_NOW_MS + 5000)),
+    _message(scheduled_enqueue_time=Timestamp(EPOCH_MS + 5000)),
     _message(partition_key="a", via_partition_key="b"),
     encode(Described(ULong(0x70), [True, None, UInt(1)])) + _message(),
     encode(Described(ULong(0x75), _message())) * 2,
@@ -89,53 +93,66 @@ OUTCOMES = (
 )
 
 
+class _Broker(Broker):
+    def _check_space(self) -> None:
+        """Segments as small as these would count as a full disk."""
+
+
 class ManagedBroker:
     def __init__(self) -> None:
         self._disk = MemoryDisk()
-        self._journal = Journal.open(Path("journal"), disk=self._disk, segment_bytes=1 << 16)
-        self._engine = Engine(self._journal, 1 << 20, bytes)
-        self._journal.replay(self._engine.replay)
-        namespace = self._engine.namespace("n", _NOW_MS)
-        namespace.create_queue(QueueDescription("q", lock_duration_ms=5000), _NOW_MS)
-        namespace.create_queue(QueueDescription("s", requires_session=True), _NOW_MS)
-        namespace.create_topic(TopicDescription("t", requires_duplicate_detection=True), _NOW_MS)
-        namespace.create_subscription(SubscriptionDescription("t", "u"), None, _NOW_MS)
-        self._hub = Hub(self._engine.kernel, _track, lambda: "id")
-        self._hub.now_ms = _NOW_MS
+        self._loop = VirtualLoop()
+        journal = Journal.open(Path("journal"), disk=self._disk, segment_bytes=1 << 16)
+        self._dice_total = 0
+        self._broker = _Broker(journal, 1 << 20, self._loop, self._loop.now_ms, self._dice)
+        #: Handles of the links that use them, as far as the client knows.
+        self._receivers: list[int] = []
+        self._senders = [HANDLES, HANDLES + 1, HANDLES + 2]
+        #: The transactions that were declared, and one that never was.
+        self._txn_ids = [b"none"]
+        now_ms = self._broker.begin_turn()
+        namespace = self._broker.engine.namespace("n", now_ms)
+        namespace.create_queue(QueueDescription("q", lock_duration_ms=5000), now_ms)
+        namespace.create_queue(QueueDescription("s", requires_session=True), now_ms)
+        namespace.create_topic(TopicDescription("t", requires_duplicate_detection=True), now_ms)
+        namespace.create_subscription(SubscriptionDescription("t", "u"), None, now_ms)
         door = FrontDoor(OneHost(namespace), lambda delay_ms, call: lambda: None)
-        bridge = Bridge(self._hub, door)
+        bridge = Bridge(self._broker.hub, door)
         door.visitors[bridge] = Visitor(bridge)
-        self._bridge = bridge
         self._peer = Peer(bridge)
         bridge.connection = self._peer.server
         self._peer.handshake()
         self._fill()
 
+    def _dice(self, count: int) -> bytes:
+        self._dice_total += 1
+        drawn = self._dice_total.to_bytes(count, "big")
+        if count == _TXN_ID_BYTES:
+            self._txn_ids.append(drawn)
+        return drawn
+
+    def _txn_id(self, choice: int) -> bytes:
+        """The latest transaction that was declared, one of those before it, or none."""
+        return self._txn_ids[-1 - choice % 4 % len(self._txn_ids)]
+
     def _fill(self) -> None:
         """Something for requests to find: three messages in each."""
-        for handle, name in enumerate(("q", "s", "t"), HANDLES):
+        for handle, name in zip(self._senders, ("q", "s", "t"), strict=True):
             self._peer.attach(handle, receiver=False, name=f"fill-{name}", target=target(name))
             for number in range(3):
                 payload = MESSAGES[1] if name == "s" else MESSAGES[0]
                 self._peer.transfer(handle, (handle - HANDLES) * 3 + number, payload)
+        coordinator = Described(ULong(0x30), [])
+        self._peer.attach(COORDINATOR, receiver=False, name="c", target=coordinator)
         self._turn()
         self._sent = 9
 
-    def _turn(self) -> None:
-        """What the broker does at the end of a turn, with a disk that is done at once."""
-        now_ms = self._hub.now_ms
-        kernel = self._engine.kernel
-        if 0 < kernel.deadline_ms() <= now_ms:
-            kernel.run_timers(now_ms)
-        kernel.dispatch_ready(now_ms)
-        sealed = kernel.seal()
-        self._journal.commit_now(now_ms)
-        kernel.committed(sealed)
-        replies, self._hub.replies = self._hub.replies, Replies()
-        replies.release()
-        kernel.dispatch_ready(now_ms)
-        self._hub.dirty.clear()
-        self._bridge.is_dirty = False
+    def _turn(self, seconds: float = 0.001) -> None:
+        """Let the broker do what there is to do, with a disk that is done at once."""
+        self._broker.begin_turn()
+        self._loop.run_until_complete(asyncio.sleep(seconds))
+        if self._broker.journal.failed is not None:
+            raise self._broker.journal.failed
         self._peer.read()
 
     # --- requests to $management ------------------------------------------------------
@@ -192,7 +209,8 @@ class ManagedBroker:
         session = (None, "", "a")[choice // 8 % 3]
         wanted = {Symbol(SESSION_FILTER): session}
         more = [None] * 6 + [wanted if name == "s" or choice & 0x80 else None]
-        handle = next(steps, 0) % HANDLES
+        handle = self._free(next(steps, 0))
+        self._receivers.append(handle)
         self._peer.attach(
             handle,
             receiver=True,
@@ -203,52 +221,70 @@ class ManagedBroker:
         )
 
     def _attach_sender(self, steps: Iterator[int]) -> None:
-        choice, handle = next(steps, 0), next(steps, 0) % HANDLES
+        choice, handle = next(steps, 0), self._free(next(steps, 0))
+        self._senders.append(handle)
         name = ENTITIES[choice % len(ENTITIES)]
         self._peer.attach(handle, receiver=False, name=f"s{handle}", target=target(name))
+
+    def _free(self, choice: int) -> int:
+        """A handle that is free or is freed; now and then one in use, which ends the session."""
+        handle = choice % HANDLES
+        if choice < _FAULTY and handle in self._receivers + self._senders:
+            self._end(handle, closed=True)
+        return handle
+
+    def _one_of(self, handles: list[int], choice: int) -> int:
+        """The handle of an open link; now and then any."""
+        return handles[choice % len(handles)] if handles and choice < _FAULTY else choice % HANDLES
+
+    def _end(self, handle: int, *, closed: bool) -> None:
+        self._peer.send(DETACH, [UInt(handle), closed])
+        for handles in (self._receivers, self._senders):
+            if handle in handles:
+                handles.remove(handle)
 
     def _flow(self, steps: Iterator[int]) -> None:
         handle, credit = next(steps, 0), next(steps, 0)
         self._peer.flow(
-            handle % HANDLES, credit % 16, count=credit // 32, drain=bool(handle & 0x40),
-            echo=bool(handle & 0x80),
+            self._one_of(self._receivers, handle), credit % 16, count=credit // 32,
+            drain=bool(handle & 0x40), echo=bool(handle & 0x80),
         )  # fmt: skip
 
     def _transfer(self, steps: Iterator[int]) -> None:
         choice, how = next(steps, 0), next(steps, 0)
-        state = Described(ULong(0x34), [bytes((how % 4,))]) if how & 0x40 else None
-        fields = [UInt(choice % HANDLES), UInt(self._sent), b"tag"]
-        fields += [UInt(BATCH_FORMAT if how & 0x10 else 0), bool(how & 0x20), bool(how & 0x80)]
+        state = Described(ULong(0x34), [self._txn_id(how)]) if how & 0x40 else None
+        handle = self._one_of(self._senders, choice)
+        fields = [UInt(handle), UInt(self._sent), b"tag"]
+        is_part = how & 0x0F == 0x0E
+        fields += [UInt(BATCH_FORMAT if how & 0x10 else 0), bool(how & 0x20), is_part]
         fields += [None, state, None, how & 0x0F == 0x0F]
         self._peer.send(TRANSFER, fields, payload=MESSAGES[choice // 8 % len(MESSAGES)])
-        if not how & 0x80:
+        if not is_part:
             self._sent += 1
 
     def _disposition(self, steps: Iterator[int]) -> None:
         first, how = next(steps, 0), next(steps, 0)
         state: object = OUTCOMES[how % len(OUTCOMES)]
         if how & 0x40:
-            state = Described(ULong(0x34), [bytes((first % 4,)), state])
+            state = Described(ULong(0x34), [self._txn_id(first), state])
         last = None if how & 0x10 else first % 32 + first // 64
         self._peer.disposition(first % 32, last, settled=bool(how & 0x20), state=state)
 
     def _detach(self, steps: Iterator[int]) -> None:
         choice = next(steps, 0)
-        self._peer.send(DETACH, [UInt(choice % HANDLES), bool(choice & 0x80)])
+        handle = self._one_of(self._receivers + self._senders, choice)
+        self._end(handle, closed=bool(choice & 0x40))
 
     def _pass_time(self, steps: Iterator[int]) -> None:
-        self._hub.now_ms += next(steps, 0) * 100
-        self._turn()
+        self._turn(next(steps, 0) / 10)
 
     def _coordinate(self, steps: Iterator[int]) -> None:
-        """Declare or discharge a transaction on a link to the coordinator."""
+        """Declare or discharge a transaction."""
         choice = next(steps, 0)
-        coordinator = Described(ULong(0x30), [])
-        self._peer.attach(HANDLES + 3, receiver=False, name="c", target=coordinator)
         request = Described(ULong(0x31), [])
         if choice % 2:
-            request = Described(ULong(0x32), [bytes((choice // 4 % 4,)), bool(choice & 2)])
-        self._peer.transfer(HANDLES + 3, self._sent, encode(Described(ULong(0x77), request)))
+            request = Described(ULong(0x32), [self._txn_id(choice // 4), bool(choice & 2)])
+        self._peer.transfer(COORDINATOR, self._sent, encode(Described(ULong(0x77), request)))
         self._sent += 1
 
     # --- the end ----------------------------------------------------------------------
@@ -256,12 +292,9 @@ class ManagedBroker:
     def check(self) -> None:
         """Nothing may be held that a restart would not find, and nothing less."""
         self._turn()
-        live = live_of(self._engine)
-        assert live == replay(self._disk.contents(), self._hub.now_ms), "not what the journal has"
-
-
-def _track(error: BusError, subject: str) -> str:
-    return error.text
+        live = live_of(self._broker.engine)
+        assert live == replay(self._disk.contents(), self._loop.now_ms()), "not what is on disk"
+        self._loop.close()
 
 
 def _map(steps: Iterator[int], depth: int) -> dict[Any, Any]:
