@@ -47,6 +47,7 @@ def run(machine: type[Machine], steps: int, *, explores: bool = False) -> None:
     )
 
 
+@pytest.mark.timeout(900)
 def test_engine_does_what_the_naive_broker_does() -> None:
     run(EngineMachine, 7_000)
 
