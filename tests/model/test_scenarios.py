@@ -250,6 +250,21 @@ def test_e8_an_action_can_shorten_a_life() -> None:
     assert subscription.main.expires_ms(1) == world.now_ms + 1_000
 
 
+def test_d7_e8_a_dead_letter_does_not_expire_because_an_action_changes_it() -> None:
+    """The copy that a rule's action makes had the life of the message that died."""
+    mourning = queue(
+        dead_lettering_on_message_expiration=True, forward_dead_lettered_messages_to="t"
+    )
+    world = world_with(TopicDescription("t"), mourning)
+    world.create(SubscriptionDescription("t", "s"), RULES["mark"].description)
+    world.attach(Q, True, 0)
+    send(world, "q", content(ttl_ms=1_000, properties={"color": "red"}))
+    pass_time(world, 1_000)
+    (dead,) = world.model_stream(("t/Subscriptions/s", 0)).messages
+    assert dead.content.properties["mark"] == "seen"
+    assert dead.expires_ms == 0
+
+
 # --- transactions ------------------------------------------------------------------------
 
 

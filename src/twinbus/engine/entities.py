@@ -514,7 +514,10 @@ class Subscription(Holder):
         if plain:
             self._receive_copy(message, now_ms, ttl_ms, hops)
         for copy in copies:
-            self._receive_copy(copy, now_ms, min(ttl_ms, copy.ttl_ms), hops)
+            # An action may have set a time to live. What the message was sent with is past: its
+            # time runs on from before, or is no matter any more, as with a dead letter (D1).
+            is_set = copy.ttl_ms != message.ttl_ms
+            self._receive_copy(copy, now_ms, min(ttl_ms, copy.ttl_ms) if is_set else ttl_ms, hops)
 
     def _receive_copy(self, message: Message, now_ms: int, ttl_ms: int, hops: int) -> None:
         if self.main.sessions is not None and message.session_id() is None:
