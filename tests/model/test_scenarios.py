@@ -239,6 +239,17 @@ def test_d5_e9_forwarding_does_not_lengthen_a_life() -> None:
     assert world.model_stream(("sink", 0)).messages[0].expires_ms == world.now_ms + 500
 
 
+def test_e5_e9_what_comes_due_at_a_start_is_handed_on_at_once() -> None:
+    """It queued up behind what waits to be handed on, though nothing did."""
+    world = world_with(queue(), queue("sink"))
+    send(world, "q", content(), due_ms=world.now_ms + 1_000)
+    change(world, "q", forward_to="sink")
+    world.advance(1_000)
+    world.crash(keep_in_flight=False, revive_dropped=False)
+    assert in_stream(world, ("sink", 0)) == ["m"]
+    assert world.stream(Q).next_seq == 2
+
+
 def test_e8_an_action_can_shorten_a_life() -> None:
     world = World(ListStore(), 0)
     world.namespace.create_topic(TopicDescription("t"), world.now_ms)

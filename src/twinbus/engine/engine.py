@@ -18,6 +18,7 @@ from twinbus.core.descriptions import (
 )
 from twinbus.engine import records
 from twinbus.engine.entities import QUEUE, SUBSCRIPTION, TOPIC, Entity, Queue, Subscription, Topic
+from twinbus.engine.index import ACTIVE
 from twinbus.engine.kernel import Kernel
 from twinbus.engine.namespace import Namespace, Registry
 from twinbus.engine.observations import DELIVERED, Observation
@@ -161,10 +162,11 @@ class Engine:
             for stream in entity.streams.values():
                 stream.replayed()
             self._restore_history(entity, now_ms)
-            if entity.forward_to is not None and entity.main.index.live:
+            main = entity.main
+            if entity.forward_to is not None and main.index.find_state(ACTIVE, 1, main.last_seq()):
                 # It may have been at it when the broker stopped.
-                entity.main.is_leaving = True
-                self.kernel.call_at(now_ms, entity.main)
+                main.is_leaving = True
+                self.kernel.call_at(now_ms, main)
             namespace.watch_idle(entity, now_ms)
         self._remembered = {}
         self._windows = {}
