@@ -102,7 +102,6 @@ def settle_upto(stream: Stream, consumer: str, epoch: int) -> int:
                 stream.remove_range(first, last, records.COMPLETED)
     record = records.reservation_settled(stream.number, consumer, epoch)
     reserver.end(epoch, stream.kernel.log.append(record))
-    stream.kernel.wake(stream)
     return count
 
 
@@ -184,6 +183,8 @@ def _let_go(stream: Stream, reservation: Reservation) -> None:
     if stream.sessions is not None:
         for seq in reservation.seqs():
             stream.sessions.unreserve(seq)
+        # Somebody may wait for such a session.
+        stream.kernel.wake(stream)
 
 
 def _reserver(stream: Stream, consumer: str) -> Reserver:

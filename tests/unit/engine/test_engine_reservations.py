@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import unpack
 
 import pytest
@@ -421,7 +422,17 @@ def test_l3_a_session_with_reserved_messages_is_handed_to_nobody_else() -> None:
     assert accept(kit, queue, "a").seqs == []
 
 
-def test_l3_a_seeker_gets_the_session_when_the_reservation_ends() -> None:
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda kit, queue: settle(kit, queue, 1),
+        lambda kit, queue: [attempt(kit, queue, 1, attempts_max=1) for _ in range(2)],
+    ],
+    ids=["settled", "buried"],
+)
+def test_l3_a_seeker_gets_the_session_when_the_reservation_ends(
+    end: Callable[[Kit, Queue], object],
+) -> None:
     kit = Kit()
     queue = sessions(kit, "a")
     reserve(kit, queue, 1)
@@ -431,7 +442,7 @@ def test_l3_a_seeker_gets_the_session_when_the_reservation_ends() -> None:
     queue.main.seek_session(seeker, kit.now_ms + 60_000)
     kit.settle_down()
     assert seeker.found is None
-    settle(kit, queue, 1)
+    end(kit, queue)
     assert seeker.found == "a"
     seeker.ask(0)
     assert seeker.seqs == [2]
