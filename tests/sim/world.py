@@ -34,7 +34,6 @@ from tests.sim.layout import (
 )
 from tests.sim.loop import VirtualLoop
 from tests.sim.node import SEGMENT_BYTES, Node
-from twinbus.server.broker import Broker
 
 RUN_S = 20.0
 DRAIN_S = 240.0
@@ -235,14 +234,11 @@ class _Witness:
         """What the listener calls when a connection met a fault of the broker's own."""
         self._auditor.violation("crash", f"{text}: {sys.exc_info()[1]!r}")
 
-    @property
-    def of_turn(self) -> Callable[[Broker, Exception], None]:
+    def of_turn(self, error: Exception) -> None:
         """Takes the place of the method that stops a broker which met a fault of its own."""
-        return lambda broker, error: self.of_loop(
-            broker._loop, {"message": "a turn broke off", "exception": error}
-        )
+        self.of_loop(None, {"message": "a turn broke off", "exception": error})
 
-    def of_loop(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def of_loop(self, loop: asyncio.AbstractEventLoop | None, context: dict[str, Any]) -> None:
         error = context.get("exception")
         where = "".join(traceback.format_exception(error)) if error else ""
         self._auditor.violation("crash", f"{context['message']}\n{where}")
