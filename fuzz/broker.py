@@ -7,17 +7,15 @@ what its journal tells.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from tests.sim.loop import EPOCH_MS, VirtualLoop
+from tests.sim.loop import EPOCH_MS
 from tests.sim.node import live_of, replay
 from tests.store.journal_disks import MemoryDisk
-from tests.unit.amqp.amqp_client import DETACH, TRANSFER, Peer, source, target
-from tests.unit.server.test_server_bridge import OneHost
+from tests.unit.amqp.amqp_client import DETACH, TRANSFER, source, target
+from tests.unit.server.server_kit import Machine, join
 from twinbus.amqp.codec import encode
 from twinbus.amqp.sections import BATCH_FORMAT
 from twinbus.amqp.types import Described, Int, Symbol, Timestamp, UInt, ULong
@@ -26,10 +24,8 @@ from twinbus.core.descriptions import (
     SubscriptionDescription,
     TopicDescription,
 )
-from twinbus.journal import Journal
-from twinbus.server.bridge import Bridge
 from twinbus.server.broker import Broker
-from twinbus.server.door import SESSION_FILTER, FrontDoor, Visitor
+from twinbus.server.door import SESSION_FILTER
 
 ENTITIES = ("q", "s", "t", "t/Subscriptions/u", "q/$deadletterqueue")
 OPERATIONS = (
@@ -98,30 +94,23 @@ class _Broker(Broker):
         """Segments as small as these would count as a full disk."""
 
 
-class ManagedBroker:
+class ManagedBroker(Machine):
     def __init__(self) -> None:
         self._disk = MemoryDisk()
-        self._loop = VirtualLoop()
-        journal = Journal.open(Path("journal"), disk=self._disk, segment_bytes=1 << 16)
         self._dice_total = 0
-        self._broker = _Broker(journal, 1 << 20, self._loop, self._loop.now_ms, self._dice)
         #: Handles of the links that use them, as far as the client knows.
         self._receivers: list[int] = []
         self._senders = [HANDLES, HANDLES + 1, HANDLES + 2]
         #: The transactions that were declared, and one that never was.
         self._txn_ids = [b"none"]
-        now_ms = self._broker.begin_turn()
-        namespace = self._broker.engine.namespace("n", now_ms)
+        super().__init__(self._disk, segment_bytes=1 << 16, kind=_Broker, dice=self._dice)
+        now_ms = self.broker.begin_turn()
+        namespace = self.broker.engine.namespace("n", now_ms)
         namespace.create_queue(QueueDescription("q", lock_duration_ms=5000), now_ms)
         namespace.create_queue(QueueDescription("s", requires_session=True), now_ms)
         namespace.create_topic(TopicDescription("t", requires_duplicate_detection=True), now_ms)
         namespace.create_subscription(SubscriptionDescription("t", "u"), None, now_ms)
-        door = FrontDoor(OneHost(namespace), lambda delay_ms, call: lambda: None)
-        bridge = Bridge(self._broker.hub, door)
-        door.visitors[bridge] = Visitor(bridge)
-        self._peer = Peer(bridge)
-        bridge.connection = self._peer.server
-        self._peer.handshake()
+        self._peer, _ = join(self.broker.hub, namespace)
         self._fill()
 
     def _dice(self, count: int) -> bytes:
@@ -148,11 +137,11 @@ class ManagedBroker:
         self._sent = 9
 
     def _turn(self, seconds: float = 0.001) -> None:
-        """Let the broker do what there is to do, with a disk that is done at once."""
-        self._broker.begin_turn()
-        self._loop.run_until_complete(asyncio.sleep(seconds))
-        if self._broker.journal.failed is not None:
-            raise self._broker.journal.failed
+        """Let the broker do what there is to do."""
+        self.broker.begin_turn()
+        self.run(seconds)
+        if self.broker.journal.failed is not None:
+            raise self.broker.journal.failed
         self._peer.read()
 
     # --- requests to $management ------------------------------------------------------
@@ -292,9 +281,8 @@ class ManagedBroker:
     def check(self) -> None:
         """Nothing may be held that a restart would not find, and nothing less."""
         self._turn()
-        live = live_of(self._broker.engine)
-        assert live == replay(self._disk.contents(), self._loop.now_ms()), "not what is on disk"
-        self._loop.close()
+        live = live_of(self.broker.engine)
+        assert live == replay(self._disk.contents(), self.loop.now_ms()), "not what is on disk"
 
 
 def _map(steps: Iterator[int], depth: int) -> dict[Any, Any]:

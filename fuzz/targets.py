@@ -6,8 +6,8 @@ a finding. Targets keep no state that one input could leave to the next.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -103,9 +103,9 @@ def sql(data: bytes) -> None:
     text = sql_text(data[1:]) if data.startswith(_WRITTEN) else data.decode("utf-8", "replace")
     subject = take_in(_MESSAGE, lambda: "id")
     view = View(subject, lambda: None)  # type: ignore[arg-type,return-value]
-    with contextlib.suppress(FilterError, EvaluationError):
+    with suppress(FilterError, EvaluationError):
         sql_filter(text, {}).matches(view)
-    with contextlib.suppress(FilterError, EvaluationError):
+    with suppress(FilterError, EvaluationError):
         sql_action(text, {}).apply(view)
 
 
@@ -131,16 +131,16 @@ def xml(data: bytes) -> None:
 
 def management(data: bytes) -> None:
     """Any requests to `$management` are answered, and the connection lives."""
-    broker = ManagedBroker()
-    for request in data.split(_BETWEEN, REQUESTS_MAX - 1):
-        broker.ask(request)
+    with closing(ManagedBroker()) as broker:
+        for request in data.split(_BETWEEN, REQUESTS_MAX - 1):
+            broker.ask(request)
 
 
 def links(data: bytes) -> None:
     """Links to real entities, used in any order: the broker goes on and its counts are right."""
-    broker = ManagedBroker()
-    broker.use_links(data)
-    broker.check()
+    with closing(ManagedBroker()) as broker:
+        broker.use_links(data)
+        broker.check()
 
 
 def journal(data: bytes) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.sim.loop import VirtualLoop
 from tests.sim.node import replay
 from tests.store.journal_disks import MemoryDisk, Operation, WatchedDisk
 from tests.unit.amqp.amqp_client import (
@@ -18,13 +15,12 @@ from tests.unit.amqp.amqp_client import (
     DISPOSITION,
     TRANSFER,
     Frame,
-    Peer,
     accepted,
     source,
     target,
 )
 from tests.unit.engine.engine_kit import payload
-from tests.unit.server.test_server_bridge import OneHost
+from tests.unit.server.server_kit import Machine, join
 from twinbus.amqp.exchange import decode_exchange, encode_exchange
 from twinbus.amqp.properties import Properties
 from twinbus.amqp.types import ARRAY_OF_LONG, AmqpArray, Described, Int, Symbol, ULong
@@ -35,13 +31,9 @@ from twinbus.engine.kernel import Wakeable
 from twinbus.engine.message import take_in
 from twinbus.engine.namespace import Namespace
 from twinbus.engine.stream import Stream
-from twinbus.journal import Journal
 from twinbus.server import broker as broker_module
 from twinbus.server.administration import NamespaceAdministration
 from twinbus.server.authorization import Guard
-from twinbus.server.bridge import Bridge
-from twinbus.server.broker import Broker
-from twinbus.server.door import FrontDoor, Visitor
 
 CLEAR = "cannot use its disk"
 PEEK: tuple[str, dict[str, object]] = (
@@ -51,27 +43,19 @@ PEEK: tuple[str, dict[str, object]] = (
 SENDER, RECEIVER, ASK, ANSWERS, COORDINATOR = range(5)
 
 
-class Rig:
+class Rig(Machine):
     """A broker on a disk that breaks when told to, and one client with its links open."""
 
     def __init__(self) -> None:
         self.files = MemoryDisk()
         self.disk = WatchedDisk(self.files)
-        self.loop = VirtualLoop()
-        journal = Journal.open(Path("journal"), disk=self.disk, segment_bytes=8 << 10)
         # No message stays in memory: all of them are read from the journal.
-        self.broker = Broker(journal, 0, self.loop, self.loop.now_ms, bytes)
-        self.broker.begin_turn()
-        now_ms = self.broker.hub.now_ms
+        super().__init__(self.disk, memory_bytes=0)
+        now_ms = self.broker.begin_turn()
         self.namespace: Namespace = self.broker.engine.namespace("n", now_ms)
         queue = QueueDescription("q", max_delivery_count=1)
         self.queue = self.namespace.create_queue(queue, now_ms)
-        door = FrontDoor(OneHost(self.namespace), lambda delay_ms, call: lambda: None)
-        self.bridge = Bridge(self.broker.hub, door)
-        door.visitors[self.bridge] = Visitor(self.bridge)
-        self.peer = Peer(self.bridge)
-        self.bridge.connection = self.peer.server
-        self.peer.handshake()
+        self.peer, self.bridge = join(self.broker.hub, self.namespace)
         for body in (b"one", b"two"):
             self.queue.publish(take_in(payload(body), str), now_ms)
         self.peer.attach(SENDER, receiver=False, name="s")
@@ -89,7 +73,7 @@ class Rig:
         before = len(self.peer.heard)
         self.broker.begin_turn()
         what()
-        self.loop.run_until_complete(asyncio.sleep(0.001))
+        self.run()
         self.peer.read()
         return self.peer.heard[before:]
 
@@ -109,10 +93,6 @@ class Rig:
         properties.reply_to = "b"
         request = encode_exchange(properties, {"operation": operation}, body)
         return self.turn(lambda: self.peer.transfer(ASK, 7, request, settled=True))
-
-    def close(self) -> None:
-        self.broker.close()
-        self.loop.close()
 
 
 @pytest.fixture
@@ -219,7 +199,7 @@ def test_s2_a_client_that_leaves_does_no_harm(rig: Rig) -> None:
 def test_s2_time_that_passes_does_no_harm(rig: Rig) -> None:
     """Locks end after a minute; nothing is done about it, and nothing turns in circles."""
     rig.break_disk()
-    rig.loop.run_until_complete(asyncio.sleep(600))
+    rig.run(600)
     (answer,) = [frame for frame in rig.ask(*PEEK) if frame.code == TRANSFER]
     assert CLEAR in str(decode_exchange(answer.payload)[1]["statusDescription"])
 
@@ -249,7 +229,7 @@ def test_r5_half_of_a_change_is_not_kept(rig: Rig) -> None:
     """The lock's end was the last attempt: the message would be moved, and cannot be read."""
     before = replay(rig.files.contents(), 0)
     mend = rig.rot(b"one")
-    rig.loop.run_until_complete(asyncio.sleep(61))
+    rig.run(61)
     assert rig.broker.why_refusing() is not None
     mend()
     assert len(before) == 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,57 +12,17 @@ from tests.unit.amqp.amqp_client import (
     FLOW,
     TRANSFER,
     Frame,
-    Peer,
     accepted,
     source,
 )
 from tests.unit.engine.engine_kit import Kit, payload, section
+from tests.unit.server.server_kit import connected
 from twinbus.amqp.sections import BATCH_FORMAT
 from twinbus.amqp.types import Described, Symbol, UInt, ULong
-from twinbus.core.descriptions import AuthorizationRule
-from twinbus.core.errors import BusError
-from twinbus.engine.namespace import Namespace
-from twinbus.server.authorization import Guard
-from twinbus.server.bridge import Bridge, Hub
-from twinbus.server.door import SESSION_FILTER, FrontDoor, Visitor
+from twinbus.server.door import SESSION_FILTER
 
 # The handle of a coordinator.
 CONTROL = 1
-
-
-class OneHost:
-    """Whatever the host name, the same namespace; without rules nobody checks."""
-
-    def __init__(self, namespace: Namespace, *rules: AuthorizationRule) -> None:
-        self._found = namespace, Guard(namespace, list(rules), checks=bool(rules))
-
-    def resolve(self, host: str | None) -> tuple[Namespace, Guard]:
-        return self._found
-
-    def all(self) -> list[tuple[Namespace, Guard]]:
-        return [self._found]
-
-
-def _track(error: BusError, subject: str) -> str:
-    return error.text
-
-
-def connected(kit: Kit, planned: list[Callable[[], None]] | None = None) -> tuple[Peer, Bridge]:
-    """A client with an open connection and session; what is to be called later is `planned`."""
-    hub = Hub(kit.engine.kernel, _track, lambda: "id")
-    hub.now_ms = kit.now_ms
-
-    def call_later(delay_ms: int, call: Callable[[], None]) -> Callable[[], None]:
-        if planned is not None:
-            planned.append(call)
-        return lambda: None
-
-    door = FrontDoor(OneHost(kit.namespace), call_later)
-    bridge = Bridge(hub, door)
-    door.visitors[bridge] = Visitor(bridge)
-    peer = Peer(bridge)
-    bridge.connection = peer.server
-    return peer.handshake(), bridge
 
 
 def session(value: object) -> Described:

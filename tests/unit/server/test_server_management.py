@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.amqp.amqp_client import DETACH, TRANSFER, Frame, source, target
 from tests.unit.engine.engine_kit import Kit, payload, section
-from tests.unit.server.test_server_bridge import connected
+from tests.unit.server.server_kit import connected
 from twinbus.amqp.exchange import decode_exchange
 from twinbus.amqp.types import ARRAY_OF_LONG, AmqpArray, UInt
 from twinbus.engine.index import DEFERRED

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.sim.loop import VirtualLoop
 from tests.store.journal_disks import MemoryDisk
 from tests.unit.amqp.amqp_client import DETACH, Peer, accepted, source, target
 from tests.unit.engine.engine_kit import Kit, payload, section
-from tests.unit.server.test_server_bridge import connected
+from tests.unit.server.server_kit import DIRECTORY, Machine, connected
 from twinbus.amqp.sections import BATCH_FORMAT
 from twinbus.amqp.types import Described, Int, Symbol, Timestamp, UInt, ULong
 from twinbus.core import errors
@@ -21,13 +18,11 @@ from twinbus.core.errors import BusError
 from twinbus.engine import observations, records
 from twinbus.engine.message import take_in
 from twinbus.engine.observations import Observation
-from twinbus.journal import Journal, read_segments
+from twinbus.journal import read_segments
 from twinbus.server import broker as broker_module
-from twinbus.server.broker import Broker
 from twinbus.server.pulse import CENSUS_BEATS, HEARTBEAT_S
 
 PING = "application/vnd.ms-servicebus-ping"
-DIRECTORY = Path("journal")
 
 
 @pytest.fixture
@@ -213,31 +208,11 @@ def test_c1_requests_to_a_sub_queue_are_its_own(kit: Kit) -> None:
 # --- the broker's own -------------------------------------------------------------------
 
 
-class Machine:
-    """A broker in virtual time, on a disk in memory."""
-
+class Observed(Machine):
     def __init__(self, disk: MemoryDisk | None = None) -> None:
         self.disk = disk or MemoryDisk()
-        self.loop = VirtualLoop()
         self.captured = 1 << 60
-        journal = Journal.open(DIRECTORY, disk=self.disk, segment_bytes=8 << 10)
-        self.broker = Broker(
-            journal,
-            1 << 20,
-            self.loop,
-            self.loop.now_ms,
-            bytes,
-            observing=True,
-            captured=lambda: self.captured,
-        )
-
-    def run(self, seconds: float) -> None:
-        self.loop.run_until_complete(asyncio.sleep(seconds))
-
-    def close(self) -> None:
-        if not self.loop.is_closed():
-            self.broker.close()
-            self.loop.close()
+        super().__init__(self.disk, observing=True, captured=lambda: self.captured)
 
     def send(self, body: bytes = b"x") -> None:
         now_ms = self.broker.begin_turn()
@@ -262,26 +237,26 @@ class Machine:
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Observed]:
     # With segments as small as these the disk would count as full.
     monkeypatch.setattr(broker_module, "_SPACE_RESERVE_BYTES", 0)
-    machine = Machine()
+    machine = Observed()
     yield machine
     machine.close()
 
 
 @pytest.fixture
-def thrifty(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Machine:
+def thrifty(machine: Observed, monkeypatch: pytest.MonkeyPatch) -> Observed:
     """Garbage is swept from the first kilobyte on."""
     monkeypatch.setattr(broker_module, "_GARBAGE_BYTES_MIN", 1_000)
     return machine
 
 
-def test_l1_a_start_is_told_first_and_a_census_follows_in_its_batch(machine: Machine) -> None:
+def test_l1_a_start_is_told_first_and_a_census_follows_in_its_batch(machine: Observed) -> None:
     machine.send()
     machine.run(0.1)
     machine.close()
-    again = Machine(machine.disk)
+    again = Observed(machine.disk)
     again.run(0.1)
     started_ms = again.loop.now_ms() - 100
     last = [kind for time_ms, kind in again.told() if time_ms == started_ms][-2:]
@@ -289,12 +264,12 @@ def test_l1_a_start_is_told_first_and_a_census_follows_in_its_batch(machine: Mac
     again.close()
 
 
-def test_l1_time_is_told_while_nothing_happens(machine: Machine) -> None:
+def test_l1_time_is_told_while_nothing_happens(machine: Observed) -> None:
     machine.run(HEARTBEAT_S * 10 + 1)
     assert machine.count(observations.HEARTBEAT) == 10
 
 
-def test_l1_a_census_comes_while_things_change(machine: Machine) -> None:
+def test_l1_a_census_comes_while_things_change(machine: Observed) -> None:
     interval_s = HEARTBEAT_S * CENSUS_BEATS
     machine.run(interval_s * 3)
     assert machine.count(observations.PRESENT) == 0
@@ -308,7 +283,7 @@ def test_l1_a_census_comes_while_things_change(machine: Machine) -> None:
     assert machine.count(observations.PRESENT) == 3
 
 
-def test_l1_what_changed_nothing_waits_for_the_next_commit(machine: Machine) -> None:
+def test_l1_what_changed_nothing_waits_for_the_next_commit(machine: Observed) -> None:
     machine.run(1)
     commits = machine.broker.commits_total
     observer = machine.broker.kernel.observer
@@ -325,7 +300,7 @@ def test_l1_what_changed_nothing_waits_for_the_next_commit(machine: Machine) -> 
     assert machine.count(observations.PEEKED) == 2
 
 
-def test_l1_a_full_disk_is_left_to_settlements(machine: Machine) -> None:
+def test_l1_a_full_disk_is_left_to_settlements(machine: Observed) -> None:
     machine.run(1)
     machine.broker.hub.refusing = BusError(errors.SERVER_BUSY, "full")
     machine.run(HEARTBEAT_S * 3)
@@ -335,17 +310,17 @@ def test_l1_a_full_disk_is_left_to_settlements(machine: Machine) -> None:
     assert machine.count(observations.HEARTBEAT) == 1
 
 
-def fill(machine: Machine) -> None:
+def fill(machine: Observed) -> None:
     """Make several segments of garbage."""
     for _ in range(6):
         for _ in range(5):
             machine.send(b"x" * 2_000)
-            machine.run(0.01)
+            machine.run()
         machine.purge()
-        machine.run(0.01)
+        machine.run()
 
 
-def test_l1_what_is_not_captured_is_not_dropped(thrifty: Machine) -> None:
+def test_l1_what_is_not_captured_is_not_dropped(thrifty: Observed) -> None:
     machine = thrifty
     machine.captured = 0
     journal = machine.broker.journal
@@ -361,12 +336,12 @@ def test_l1_what_is_not_captured_is_not_dropped(thrifty: Machine) -> None:
     assert lsns[0] == machine.captured + 1
 
 
-def test_l1_what_is_captured_is_dropped(thrifty: Machine) -> None:
+def test_l1_what_is_captured_is_dropped(thrifty: Observed) -> None:
     fill(thrifty)
     assert thrifty.broker.journal.segments()[0][0] > 3
 
 
-def test_the_last_lsn_of_a_segment_is_known_after_a_restart(machine: Machine) -> None:
+def test_the_last_lsn_of_a_segment_is_known_after_a_restart(machine: Observed) -> None:
     fill(machine)
     journal = machine.broker.journal
     wanted = {number: journal.last_lsn(number) for number, _ in journal.segments()[:-1]}
@@ -376,7 +351,7 @@ def test_the_last_lsn_of_a_segment_is_known_after_a_restart(machine: Machine) ->
     for lsn, location, _, _ in read_segments(DIRECTORY, disk=machine.disk):
         found[location >> 32] = max(found.get(location >> 32, 0), lsn)
     assert {number: found[number] for number in wanted} == wanted
-    again = Machine(machine.disk)
+    again = Observed(machine.disk)
     journal = again.broker.journal
     assert {number: journal.last_lsn(number) for number in wanted} == wanted
     again.close()

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.sim.loop import VirtualLoop
-from tests.store.journal_disks import MemoryDisk
 from tests.unit.amqp.amqp_client import ATTACH, BEGIN, OPEN, TRANSFER, attach_fields, performative
 from tests.unit.engine.engine_kit import Kit, payload
-from tests.unit.server.test_server_bridge import OneHost, connected
+from tests.unit.server.server_kit import Machine, OneHost, connected, never
 from twinbus.amqp.framing import AMQP_HEADER
 from twinbus.amqp.types import UInt
 from twinbus.core import errors
 from twinbus.core.descriptions import QueueDescription
 from twinbus.core.errors import BusError
-from twinbus.journal import Journal
 from twinbus.server import broker as broker_module
-from twinbus.server.broker import Broker
 from twinbus.server.door import FrontDoor
 from twinbus.server.listener import AmqpListener
 from twinbus.server.lobby import Lobby
@@ -84,15 +79,15 @@ class Client(asyncio.Transport):
         self.paused = False
 
 
-class Machine:
+class Crowded(Machine):
+    """A broker with one queue, to which many connect."""
+
     def __init__(self) -> None:
-        self.loop = VirtualLoop()
-        journal = Journal.open(Path("journal"), disk=MemoryDisk())
-        self.broker = Broker(journal, 1 << 20, self.loop, self.loop.now_ms)
-        self.broker.begin_turn()
-        namespace = self.broker.engine.namespace("n", self.loop.now_ms())
-        self.queue = namespace.create_queue(QueueDescription("q"), self.loop.now_ms())
-        door = FrontDoor(OneHost(namespace), lambda delay_ms, call: lambda: None)
+        super().__init__(segment_bytes=64 << 20)
+        now_ms = self.broker.begin_turn()
+        namespace = self.broker.engine.namespace("n", now_ms)
+        self.queue = namespace.create_queue(QueueDescription("q"), now_ms)
+        door = FrontDoor(OneHost(namespace), never)
         self._listener = AmqpListener(self.broker, door, Lobby(self.loop.now_ms))
 
     def clients(self, count: int) -> list[Client]:
@@ -100,11 +95,8 @@ class Machine:
             return [Client(self._listener) for _ in range(count)]
 
         made = self.loop.run_until_complete(connect())
-        self.end_turn()
+        self.run()
         return made
-
-    def end_turn(self) -> None:
-        self.loop.run_until_complete(asyncio.sleep(0.01))
 
     @property
     def taken(self) -> int:
@@ -112,16 +104,15 @@ class Machine:
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Crowded]:
     monkeypatch.setattr(broker_module, "PENDING_BYTES_MAX", PENDING_MAX)
     monkeypatch.setattr(broker_module, "_HELD_BYTES_MAX", HELD_MAX)
-    machine = Machine()
+    machine = Crowded()
     yield machine
-    machine.broker.close()
-    machine.loop.close()
+    machine.close()
 
 
-def test_what_finds_no_room_is_held_and_goes_on_in_its_order(machine: Machine) -> None:
+def test_what_finds_no_room_is_held_and_goes_on_in_its_order(machine: Crowded) -> None:
     first, second, third = machine.clients(3)
     for client in (first, second, third):
         client.send(LARGE)
@@ -130,13 +121,13 @@ def test_what_finds_no_room_is_held_and_goes_on_in_its_order(machine: Machine) -
     # A transport may hand over what it had read already.
     second.send(LARGE)
 
-    machine.end_turn()
+    machine.run()
     assert machine.taken == 4
     assert not any(client.paused for client in (first, second, third))
     assert [client.heard.count(ACCEPTED) for client in (first, second, third)] == [1, 1, 1]
 
 
-def test_who_sends_little_goes_past_those_who_are_held(machine: Machine) -> None:
+def test_who_sends_little_goes_past_those_who_are_held(machine: Crowded) -> None:
     flooding, waiting, modest = machine.clients(3)
     flooding.send(LARGE)
     waiting.send(LARGE)
@@ -151,13 +142,13 @@ def test_who_sends_little_goes_past_those_who_are_held(machine: Machine) -> None
     assert machine.broker.journal.pending_bytes < 2 * PENDING_MAX + len(payload(LARGE))
 
 
-def test_s2_when_too_much_is_held_sends_are_refused_as_busy(machine: Machine) -> None:
+def test_s2_when_too_much_is_held_sends_are_refused_as_busy(machine: Crowded) -> None:
     clients = machine.clients(4)
     for client in clients:
         client.send(LARGE)
     assert [client.paused for client in clients] == [False, True, True, False]
 
-    machine.end_turn()
+    machine.run()
     assert [b"com.microsoft:server-busy" in client.heard for client in clients] == [
         False,
         False,
@@ -166,28 +157,28 @@ def test_s2_when_too_much_is_held_sends_are_refused_as_busy(machine: Machine) ->
     ]
     assert machine.taken == 3
     clients[3].send(LARGE)
-    machine.end_turn()
+    machine.run()
     assert machine.taken == 4
 
 
-def test_a_connection_that_ends_while_it_is_held_sends_nothing(machine: Machine) -> None:
+def test_a_connection_that_ends_while_it_is_held_sends_nothing(machine: Crowded) -> None:
     first, second, third = machine.clients(3)
     for client in (first, second, third):
         client.send(LARGE)
     second.lose()
 
-    machine.end_turn()
+    machine.run()
     assert machine.taken == 2
     assert third.heard.count(ACCEPTED) == 1
 
 
-def test_a_client_that_does_not_read_its_answers_is_read_no_further(machine: Machine) -> None:
+def test_a_client_that_does_not_read_its_answers_is_read_no_further(machine: Crowded) -> None:
     deaf, slow = machine.clients(2)
     deaf.leave_unread(5 << 20)
     slow.leave_unread(1 << 20)
     for client in (deaf, slow):
         client.send(SMALL)
-    machine.end_turn()
+    machine.run()
     assert [client.paused for client in (deaf, slow)] == [True, False]
     assert machine.taken == 2
 
@@ -195,15 +186,15 @@ def test_a_client_that_does_not_read_its_answers_is_read_no_further(machine: Mac
     assert not deaf.paused
 
 
-def test_a_client_that_is_held_and_does_not_read_waits_for_both(machine: Machine) -> None:
+def test_a_client_that_is_held_and_does_not_read_waits_for_both(machine: Crowded) -> None:
     first, second = machine.clients(2)
     second.send(SMALL)
     second.leave_unread(5 << 20)
-    machine.end_turn()
+    machine.run()
     first.send(LARGE)
     second.send(LARGE)
     assert second.paused
-    machine.end_turn()
+    machine.run()
     assert machine.taken == 3
     assert second.paused, "there is room, but it still does not read"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tests.unit.amqp.amqp_client import DETACH, Peer, source, target
 from tests.unit.engine.engine_kit import Kit
-from tests.unit.server.test_server_bridge import OneHost
+from tests.unit.server.server_kit import OneHost
 from twinbus.amqp.exchange import encode_exchange
 from twinbus.amqp.properties import Properties
 from twinbus.core import sas

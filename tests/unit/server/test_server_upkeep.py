@@ -2,51 +2,35 @@
 
 from __future__ import annotations
 
-import asyncio
-from pathlib import Path
-
 import pytest
 
-from tests.sim.loop import VirtualLoop
 from tests.store.journal_disks import MemoryDisk
 from tests.unit.engine.engine_kit import Kit, Taker, payload
+from tests.unit.server.server_kit import Machine
 from twinbus.core.descriptions import QueueDescription
 from twinbus.engine import records
 from twinbus.engine.entities import Queue
 from twinbus.engine.message import take_in
-from twinbus.journal import Journal
 from twinbus.server import broker as broker_module
 from twinbus.server.broker import Broker
 
 
-class Machine:
-    """A broker in virtual time, on a disk in memory, with one queue."""
-
+class OneQueue(Machine):
     def __init__(
         self, segment_bytes: int, capacity_bytes: int = 1 << 40, **settings: object
     ) -> None:
-        self.loop = VirtualLoop()
-        disk = MemoryDisk(capacity_bytes=capacity_bytes)
-        journal = Journal.open(Path("journal"), disk=disk, segment_bytes=segment_bytes)
-        self.broker = Broker(journal, 1 << 20, self.loop, self.loop.now_ms, bytes)
+        super().__init__(MemoryDisk(capacity_bytes=capacity_bytes), segment_bytes=segment_bytes)
         now_ms = self.broker.begin_turn()
         description = QueueDescription("q", **settings)  # type: ignore[arg-type]
         namespace = self.broker.engine.namespace("n", now_ms)
         self.queue: Queue = namespace.create_queue(description, now_ms)
-        self.run(0.01)
-
-    def run(self, seconds: float) -> None:
-        self.loop.run_until_complete(asyncio.sleep(seconds))
+        self.run()
 
     def send(self, *payloads: bytes) -> None:
         now_ms = self.broker.begin_turn()
         for one in payloads:
             self.queue.publish(take_in(one, str), now_ms)
-        self.run(0.01)
-
-    def close(self) -> None:
-        self.broker.close()
-        self.loop.close()
+        self.run()
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +40,7 @@ def small_disks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_e5_what_is_due_goes_on_batch_by_batch_while_nothing_else_happens() -> None:
-    machine = Machine(1 << 20)
+    machine = OneQueue(1 << 20)
     due_ms = machine.loop.now_ms() + 1_000
     machine.send(*[payload(b"%d" % n, due_ms=due_ms) for n in range(3_000)])
     commits = machine.broker.commits_total
@@ -87,7 +71,7 @@ def is_at_rest(machine: Machine) -> bool:
 
 @pytest.mark.usefixtures("thrifty")
 def test_e6_session_states_are_no_garbage() -> None:
-    machine = Machine(20_000, requires_session=True)
+    machine = OneQueue(20_000, requires_session=True)
     stream = machine.queue.main
     for number in range(50):
         now_ms = machine.broker.begin_turn()
@@ -95,7 +79,7 @@ def test_e6_session_states_are_no_garbage() -> None:
         stream.accept_session(taker, f"s{number}", now_ms)
         stream.set_session_state(f"s{number}", bytes(4_000), now_ms)
         stream.detach(taker, now_ms)
-        machine.run(0.01)
+        machine.run()
     assert len(machine.broker.journal.segments()) > 5
     assert is_at_rest(machine)
     machine.close()
@@ -103,7 +87,7 @@ def test_e6_session_states_are_no_garbage() -> None:
 
 @pytest.mark.usefixtures("thrifty")
 def test_e7_remembered_ids_are_no_garbage() -> None:
-    machine = Machine(20_000, requires_duplicate_detection=True)
+    machine = OneQueue(20_000, requires_duplicate_detection=True)
     for first in range(0, 5_000, 100):
         machine.send(*[payload(b"", message_id=f"{'x' * 100}{first + n}") for n in range(100)])
         machine.queue.main.remove_range(first + 1, first + 100, records.COMPLETED)
@@ -115,7 +99,7 @@ def test_e7_remembered_ids_are_no_garbage() -> None:
 
 @pytest.mark.usefixtures("thrifty")
 def test_small_messages_are_no_garbage() -> None:
-    machine = Machine(20_000)
+    machine = OneQueue(20_000)
     for _ in range(50):
         machine.send(*[payload(b"") for _ in range(100)])
     assert is_at_rest(machine)
@@ -128,7 +112,7 @@ def test_e11_receiving_makes_room_on_a_full_disk(
 ) -> None:
     """However little garbage that is: there is no room for the segment that would show more."""
     monkeypatch.setattr(broker_module, "_SPACE_RESERVE_BYTES", 8_000)
-    machine = Machine(20_000, capacity_bytes=120_000)
+    machine = OneQueue(20_000, capacity_bytes=120_000)
     while machine.broker.why_refusing() is None:
         machine.send(payload(bytes(2_000)))
     machine.run(5)
@@ -146,7 +130,7 @@ def test_e11_receiving_makes_room_on_a_full_disk(
 def test_compaction_that_frees_little_rests_after_a_round(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    machine = Machine(20_000)
+    machine = OneQueue(20_000)
     for _ in range(50):
         machine.send(payload(bytes(4_000)))
     # Whatever is thought of it: everything lives.
@@ -167,7 +151,7 @@ def test_compaction_that_frees_little_rests_after_a_round(
 
 @pytest.mark.usefixtures("thrifty")
 def test_garbage_behind_what_lives_is_reached_while_nobody_does_anything() -> None:
-    machine = Machine(20_000)
+    machine = OneQueue(20_000)
     machine.send(*[payload(bytes(4_000)) for _ in range(10)])
     for _ in range(30):
         machine.send(payload(bytes(4_000)))
