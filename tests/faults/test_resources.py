@@ -6,12 +6,14 @@ what no SDK does; official SDK clients see whether the broker still serves.
 
 from __future__ import annotations
 
+import json
 import resource
 import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -151,7 +153,9 @@ def test_a_message_that_rots_on_the_disk_is_not_lost_S1_S2(broker: Broker, reads
         for body in (b"first", b"second", b"third"):
             sender.send_messages(ServiceBusMessage(body))
     # A broker that has just started has no message in memory.
+    broker.options = ("--admin-port", "0")
     broker.restart()
+    assert health(broker) == (200, {"status": "healthy"})
     turn_a_bit(broker, b"second")
     with client_of(broker) as client:
         receiver = client.get_queue_receiver("other", max_wait_time=10)
@@ -161,6 +165,9 @@ def test_a_message_that_rots_on_the_disk_is_not_lost_S1_S2(broker: Broker, reads
         sender = client.get_queue_sender(QUEUE)
         with pytest.raises(ServiceBusError, match="cannot use its disk"):
             sender.send_messages(ServiceBusMessage(b"refused"), timeout=10)
+    status, said = health(broker)
+    assert (status, said["status"]) == (503, "failing")
+    assert "cannot use its disk" in said["reason"]
     broker.kill()
     with pytest.raises(RuntimeError, match=r"Restore this file"):
         broker.start()
@@ -169,6 +176,14 @@ def test_a_message_that_rots_on_the_disk_is_not_lost_S1_S2(broker: Broker, reads
     with client_of(broker) as client, client.get_queue_receiver("other") as receiver:
         found = [str(message) for message in receiver.receive_messages(3, max_wait_time=5)]
     assert found == ["first", "second", "third"]
+
+
+def health(broker: Broker) -> tuple[int, dict[str, str]]:
+    """What a supervisor that asks over HTTP is told."""
+    with closing(HTTPConnection("127.0.0.1", broker.ready["ports"]["admin"])) as http:
+        http.request("GET", "/health")
+        answer = http.getresponse()
+        return answer.status, json.loads(answer.read())
 
 
 def exhaust(ask: Callable[[int], object]) -> None:

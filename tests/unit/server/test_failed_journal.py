@@ -269,6 +269,7 @@ def test_s2_a_fault_of_our_own_is_told_and_no_half_of_a_change_is_kept(rig: Rig,
     assert "error of its own (RuntimeError" in the_error(frames, DETACH, 2)
     frames = rig.turn(lambda: rig.peer.transfer(SENDER, 0, payload(b"x")))
     assert "error of its own" in the_error(frames, DISPOSITION, 4)
+    assert "error of its own" in str(rig.broker.why_refusing())
     rig.close()
     assert len(before) == 2
     assert replay(rig.files.contents(), 0) == before
