@@ -290,14 +290,13 @@ class MessageOperations(Machine):
     def undefer(self, pick: int, which: int) -> None:
         world = self.world
         place = pick_one(self.places_with("deferred"), pick)
-        model, stream = world.model_stream(place), world.stream(place)
+        model, holder = world.model_stream(place), world.entity(place[0])
+        assert isinstance(holder, Holder)
         seq = pick_one([m.seq for m in model.messages if m.state == "deferred"], which)
-
-        def ask() -> None:
-            stream.check_deferred(seq)
-            stream.undefer(seq)
-
-        world.both(ask, lambda: world.model.undefer(model, seq))
+        world.both(
+            lambda: holder.undefer(world.stream(place), [seq], world.now_ms),
+            lambda: world.model.undefer(model, seq),
+        )
         self.end()
 
     @operation(

@@ -328,6 +328,7 @@ class NaiveBroker:
         if seq > stream.durable_seq:
             raise Refused(errors.MESSAGE_NOT_FOUND)
         message.state = "active"
+        self.made_active(stream)
 
     def cancel(self, stream: NaiveStream, seqs: list[int]) -> None:
         found = [stream.find(seq) for seq in seqs]
@@ -453,8 +454,7 @@ class NaiveBroker:
                 for consumer in sorted(stream.consumers):
                     self.detach(stream, consumer)
                     self.detached.append(consumer)
-        if entity.forward_to is not None:
-            self.forward_waiting(entity)
+        self.made_active(entity.streams[MAIN])
 
     def _drop_locks(self, stream: NaiveStream) -> None:
         """Every lock is void (R7)."""
@@ -465,6 +465,11 @@ class NaiveBroker:
             message.delayed_until_ms = 0
             if message.lock is not None:
                 self._give_back(stream, message, message.count)
+
+    def made_active(self, stream: NaiveStream) -> None:
+        """Something that was set aside is back: what forwards hands it on (E9)."""
+        if stream.which == MAIN and stream.entity.forward_to is not None:
+            self.forward_waiting(stream.entity)
 
     def forward_waiting(self, entity: NaiveEntity) -> None:
         stream = entity.streams[MAIN]

@@ -104,8 +104,17 @@ class NaiveStream:
             if m.is_free
             and m.seq <= self.durable_seq
             and not m.is_over(now_ms)
+            and not self.is_held_up(m)
             and (session is None or m.content.session_id == session)
         ]
+
+    def is_held_up(self, message: NaiveMessage) -> bool:
+        """In a session what comes after a message that is held back waits for it (E6)."""
+        session_id = message.content.session_id
+        return self.has_sessions and any(
+            m.delayed_until_ms and m.seq < message.seq and m.content.session_id == session_id
+            for m in self.messages
+        )
 
     def waiting_sessions(self, now_ms: int) -> set[str]:
         ids = {m.content.session_id for m in self.deliverable(now_ms)}

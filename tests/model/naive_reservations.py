@@ -67,6 +67,8 @@ def _session_is_open(
     assert session is not None
     if stream.session(session).holder is not None or stream.reserving(session) - {name}:
         return False
+    if stream.is_held_up(message):
+        return False
     return not any(
         m.is_free and m.seq < message.seq and m.content.session_id == session and m not in taken
         for m in stream.messages
@@ -111,8 +113,7 @@ def part(
         elif message.seq in returned:
             message.state = "active"
             message.reserved_for = None
-    if stream.which == MAIN and stream.entity.forward_to is not None:
-        model.forward_waiting(stream.entity)
+    model.made_active(stream)
 
 
 def settle_upto(model: NaiveBroker, stream: NaiveStream, name: str, epoch: int) -> int:
@@ -133,8 +134,7 @@ def release(model: NaiveBroker, stream: NaiveStream, name: str) -> int:
     for message in freed:
         message.state = "active"
         message.reserved_for = None
-    forwards = stream.which == MAIN and stream.entity.forward_to is not None
-    if reserver.epochs and forwards:
-        model.forward_waiting(stream.entity)
+    if reserver.epochs:
+        model.made_active(stream)
     reserver.end(reserver.last)
     return len(freed)

@@ -43,8 +43,7 @@ def part(
                     holder.dead_letter(stream, seq, reason, description, count, now_ms)
                 else:
                     stream.restore(seq)
-    if stream.is_main and holder.forward_to is not None:
-        holder.forward_waiting(now_ms)
+    holder.made_active(stream, now_ms)
 
 
 def _take_out(stream: Stream, reservation: Reservation, leaving: set[int]) -> list[int]:

@@ -129,8 +129,7 @@ def release(holder: Holder, stream: Stream, consumer: str, now_ms: int) -> int:
     epoch = reserver.last_epoch
     record = records.reservation_released(stream.number, consumer, epoch, ranges)
     reserver.end(epoch, stream.kernel.log.append(record))
-    if stream.is_main and holder.forward_to is not None:
-        holder.forward_waiting(now_ms)
+    holder.made_active(stream, now_ms)
     return count
 
 

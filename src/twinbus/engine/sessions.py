@@ -27,6 +27,8 @@ class Session:
         self.locked_until_ms = 0
         #: Numbers of its messages that are locked, in the order in which they were.
         self.locked: dict[int, None] = {}
+        #: Those that are held back for a while: what comes after them waits for them.
+        self.delayed: set[int] = set()
         self.state: bytes | None = None
         self.state_set_ms = 0
         self.state_location = 0
@@ -40,6 +42,10 @@ class Session:
     def first(self) -> int:
         """The first deliverable sequence number, 0 when there is none."""
         return self.waiting[0] if self.waiting else 0
+
+    def is_held_up(self, seq: int) -> bool:
+        """Tell whether a message before that one is held back for a while."""
+        return bool(self.delayed) and min(self.delayed) < seq
 
     @property
     def is_idle(self) -> bool:
@@ -89,6 +95,7 @@ class SessionTable:
         session = self.of_message.pop(seq, None)
         if session is not None:
             session.live -= 1
+            session.delayed.discard(seq)
             self.forget_if_idle(session)
 
     def forget_if_idle(self, session: Session) -> None:
@@ -153,7 +160,7 @@ class SessionTable:
             return False
         while session.waiting and index.state(session.waiting[0]) != ACTIVE:
             session.pop()
-        return session.first() == seq
+        return session.first() == seq and not session.is_held_up(seq)
 
     def reserve(self, seq: int, reserver: object) -> None:
         """Set a message aside, the first of its session that can be delivered."""

@@ -229,7 +229,10 @@ class Stream(Upkeep):
         self.remove(lock.seq, records.COMPLETED)
 
     def abandon(self, lock: Lock, now_ms: int, stored: bytes | None, delay_ms: int = 0) -> None:
-        """Give a message back at once, or after a delay (R3, R4)."""
+        """Give a message back at once, or after a delay (R3, R4).
+
+        A session waits with it: its order goes before (E6).
+        """
         self.check_lock(lock, now_ms)
         if stored is not None:
             self.replace(lock.seq, stored)
@@ -237,6 +240,8 @@ class Stream(Upkeep):
         if delay_ms > 0 and not lock.deferred and not self._is_spent(delivery_count):
             self._unlock(lock)
             self._note_attempt(lock.seq, delivery_count, ACTIVE)
+            if lock.session is not None:
+                lock.session.delayed.add(lock.seq)
             heappush(self.delayed, (now_ms + delay_ms, lock.seq))
             self.kernel.call_at(now_ms + delay_ms, self)
         else:
@@ -462,7 +467,7 @@ class Stream(Upkeep):
         """The first message of a session that can be delivered now, 0 when there is none."""
         while True:
             seq = session.first()
-            if seq == 0 or seq > self.durable_seq:
+            if seq == 0 or seq > self.durable_seq or session.is_held_up(seq):
                 return 0
             if self.index.state(seq) == ACTIVE:
                 if not self.expire_if_due(seq, now_ms):
@@ -515,6 +520,8 @@ class Stream(Upkeep):
         while self.delayed and self.delayed[0][0] <= until_ms:
             seq = heappop(self.delayed)[1]
             if self.index.state(seq) == LOCKED and seq not in self.locked:
+                if self.sessions is not None:
+                    self.sessions.of_message[seq].delayed.discard(seq)
                 self.make_available(seq)
 
     def _expire_locks(self, now_ms: int) -> None:

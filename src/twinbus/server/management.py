@@ -416,12 +416,7 @@ class Management:
         return {"message-count": Int(len(seqs))}
 
     def _undefer(self, body: Body) -> None:
-        stream = self._stream()
-        seqs = _numbers(body)
-        for seq in seqs:
-            stream.check_deferred(seq)
-        for seq in seqs:
-            stream.undefer(seq)
+        self._holder().undefer(self._stream(), _numbers(body), self._hub.now_ms)
 
     def _resubmit(self, body: Body) -> Body:
         holder = self._holder()

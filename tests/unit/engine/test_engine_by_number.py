@@ -198,7 +198,7 @@ def test_a_deferred_message_can_be_made_active_again_in_its_place() -> None:
     queue = kit.queue()
     kit.send(queue, payload(b"a"), payload(b"b"))
     seq = defer(kit, queue)
-    queue.main.undefer(seq)
+    queue.undefer(queue.main, [seq], kit.now_ms)
     kit.settle_down()
     assert kit.taker(queue, credit=5).bodies == [b"a", b"b"]
 

@@ -10,7 +10,9 @@ from engine_kit import LOCK_MS, Kit, payload, properties_of, refusal
 
 from twinbus.core import errors
 from twinbus.core.descriptions import RuleDescription
+from twinbus.engine import settlement
 from twinbus.engine.entities import Holder, Queue
+from twinbus.engine.settlement import Settlement
 
 TRANSFER = 2
 
@@ -97,6 +99,21 @@ def test_e9_what_waited_is_forwarded_when_forwarding_is_switched_on() -> None:
     kit.namespace.update_queue(change, kit.now_ms)
     assert waiting.detached is not None
     assert waiting.detached.kind is errors.ENTITY_DISABLED
+    assert kit.bodies(kit.namespace.queue("target")) == [b"a", b"b"]
+
+
+def test_e9_what_is_no_longer_deferred_is_forwarded() -> None:
+    kit = Kit()
+    kit.queue("target")
+    source = kit.queue("source")
+    kit.send(source, payload(b"a"), payload(b"b"))
+    taker = kit.taker(source, credit=2)
+    for lock in taker.locks:
+        kit.settle(source, source.main, lock, Settlement(settlement.DEFER))
+    change = replace(source.description, forward_to="target")
+    kit.namespace.update_queue(change, kit.now_ms)
+    source.undefer(source.main, [2, 1], kit.now_ms)
+    assert kit.bodies(source) == []
     assert kit.bodies(kit.namespace.queue("target")) == [b"a", b"b"]
 
 

@@ -8,7 +8,7 @@ from engine_kit import LOCK_MS, Kit, Taker, payload, refusal
 
 from twinbus.core import errors
 from twinbus.core.descriptions import RuleDescription
-from twinbus.engine import records, settlement
+from twinbus.engine import records, reserving, settlement
 from twinbus.engine.consumer import Lock
 from twinbus.engine.entities import Queue
 from twinbus.engine.index import ACTIVE
@@ -190,6 +190,49 @@ def test_e6_an_abandoned_message_comes_before_later_ones() -> None:
     kit.settle(queue, queue.main, taker.locks[0], Settlement(settlement.ABANDON))
     taker.ask(2)
     assert taker.bodies == [b"a1", b"a1", b"a2"]
+
+
+def held_back(kit: Kit, queue: Queue, delay_ms: int = 500) -> Taker:
+    """The holder of session a, after its first message was abandoned with a delay."""
+    taker = kit.session_taker(queue, "a")
+    wanted = Settlement(settlement.ABANDON)
+    wanted.delay_ms = delay_ms
+    kit.settle(queue, queue.main, taker.locks[0], wanted)
+    return taker
+
+
+def test_e6_a_message_that_is_held_back_holds_its_session_back() -> None:
+    kit = Kit()
+    queue = session_queue(kit)
+    taker = held_back(kit, queue)
+    taker.ask(5)
+    assert kit.session_taker(queue, "b").bodies == [b"b1"]
+    kit.wait(499)
+    assert taker.bodies == [b"a1"]
+    kit.wait(1)
+    assert taker.bodies == [b"a1", b"a1", b"a2"]
+
+
+def test_e6_a_session_that_is_held_back_is_found_by_nobody_until_it_goes_on() -> None:
+    kit = Kit()
+    queue = session_queue(kit)
+    queue.main.detach(held_back(kit, queue), kit.now_ms)
+    kit.settle_down()
+    assert seek(kit, queue).found == "b"
+    late = seek(kit, queue)
+    assert late.found is None
+    kit.wait(500)
+    assert late.bodies == [b"a1", b"a2"]
+
+
+def test_e6_l3_a_session_that_is_held_back_is_not_reserved_in_its_middle() -> None:
+    kit = Kit()
+    queue = session_queue(kit)
+    queue.main.detach(held_back(kit, queue), kit.now_ms)
+    kit.settle_down()
+    found = reserving.reserve(queue, queue.main, "job", 1, 10, kit.now_ms)
+    assert found is not None
+    assert found.seqs() == [2]
 
 
 def test_e6_session_state_is_kept() -> None:
