@@ -8,17 +8,18 @@ what its journal tells.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 from uuid import UUID
 
-from tests.sim.loop import EPOCH_MS
+from fuzz.messages import MESSAGES
+from fuzz.requests import request
 from tests.sim.node import live_of, replay
 from tests.store.journal_disks import MemoryDisk
-from tests.unit.amqp.amqp_client import DETACH, TRANSFER, source, target
+from tests.unit.amqp.amqp_client import DETACH, TRANSFER, Frame, source, target
 from tests.unit.server.server_kit import Machine, join
 from twinbus.amqp.codec import encode
+from twinbus.amqp.exchange import decode_exchange
 from twinbus.amqp.sections import BATCH_FORMAT
-from twinbus.amqp.types import Described, Int, Symbol, Timestamp, UInt, ULong
+from twinbus.amqp.types import Described, Symbol, UInt, ULong
 from twinbus.core.descriptions import (
     QueueDescription,
     SubscriptionDescription,
@@ -28,61 +29,25 @@ from twinbus.server.broker import Broker
 from twinbus.server.door import SESSION_FILTER
 
 ENTITIES = ("q", "s", "t", "t/Subscriptions/u", "q/$deadletterqueue")
-OPERATIONS = (
-    "peek-message", "renew-lock", "renew-session-lock", "get-session-state",
-    "set-session-state", "get-message-sessions", "receive-by-sequence-number",
-    "update-disposition", "batch-delete-messages", "schedule-message",
-    "cancel-scheduled-message", "add-rule", "remove-rule", "enumerate-rules",
-    "twinbus:purge", "twinbus:undefer", "twinbus:resubmit", "no-such-thing",
-    "twinbus:reserve", "twinbus:attempt", "twinbus:settle-upto", "twinbus:reservations",
-    "twinbus:release", "twinbus:read",
-)  # fmt: skip
-KEYS = (
-    "from-sequence-number", "message-count", "session-id", "state", "omit-message-body",
-    "last-updated-time", "skip", "top", "lock-tokens", "disposition-status",
-    "properties-to-modify", "deadletter-reason", "deadletter-description",
-    "receiver-settle-mode", "sequence-numbers", "session-state", "messages", "message",
-    "rule-name", "rule-description", "enqueued-time-utc", "sql-filter", "expression",
-    "correlation-filter", "sql-rule-action", "consumer", "epoch", "max-attempts", "returned",
-    "dead-lettered", "sequence-number", "reason", "description", "from", "to", "byte-count",
-    "states", "to-sequence-number",
-)  # fmt: skip
-TEXTS = ("", "a", "active", "deferred", "completed", "suspended", "defered", "1=1", "SET x = 1")
 HANDLES = 6
 COORDINATOR = HANDLES + 3
+# Statuses from here on are refusals.
+REFUSED = 400
 _TXN_ID_BYTES = 16
 # A byte from here on asks for what is against the protocol and ends the session.
 _FAULTY = 0xF0
 
 
-def _message(*, session: str | None = None, **annotations: object) -> bytes:
-    """Annotations, properties and a body."""
-    properties = ["m", *[None] * 9, session] if session else ["m"]
-    marked = {Symbol(f"x-opt-{name.replace('_', '-')}"): at for name, at in annotations.items()}
-    return (
-        encode(Described(ULong(0x72), marked))
-        + encode(Described(ULong(0x73), properties))
-        + encode(Described(ULong(0x74), {"number": Int(7)}))
-        + encode(Described(ULong(0x75), b"body"))
-    )
-
-
-MESSAGES = (
-    _message(),
-    _message(session="a"),
-    _message(scheduled_enqueue_time=Timestamp(EPOCH_MS + 5000)),
-    _message(partition_key="a", via_partition_key="b"),
-    encode(Described(ULong(0x70), [True, None, UInt(1)])) + _message(),
-    encode(Described(ULong(0x75), _message())) * 2,
-    encode(Described(ULong(0x77), Described(ULong(0x31), []))),
-    b"\x00",
+DEAD_LETTER = Described(
+    ULong(0x25), [Described(ULong(0x1D), [Symbol("com.microsoft:dead-letter"), "x"])]
 )
+DEFER = Described(ULong(0x27), [True, True])
 OUTCOMES = (
     Described(ULong(0x24), []),
-    Described(ULong(0x25), [Described(ULong(0x1D), [Symbol("com.microsoft:dead-letter"), "x"])]),
+    DEAD_LETTER,
     Described(ULong(0x26), []),
     Described(ULong(0x27), [True, False]),
-    Described(ULong(0x27), [True, True]),
+    DEFER,
     Described(ULong(0x27), [False, True, {Symbol("a"): 1}]),
     None,
     Described(ULong(0x23), [UInt(0), ULong(0)]),
@@ -101,6 +66,8 @@ class ManagedBroker(Machine):
         #: Handles of the links that use them, as far as the client knows.
         self._receivers: list[int] = []
         self._senders = [HANDLES, HANDLES + 1, HANDLES + 2]
+        #: Tokens of locks: one that there never was, and those that requests got.
+        self._tokens = [UUID(int=1)]
         #: The transactions that were declared, and one that never was.
         self._txn_ids = [b"none"]
         super().__init__(self._disk, segment_bytes=1 << 16, kind=_Broker, dice=self._dice)
@@ -146,27 +113,57 @@ class ManagedBroker(Machine):
 
     # --- requests to $management ------------------------------------------------------
 
+    def prepare(self) -> None:
+        """Something of each kind for requests to find: in `q` a deferred message and a dead one,
+        of `s` a session that is held."""
+        self._peer.attach(2, receiver=True, name="q", source=source("q"), snd=0)
+        self._peer.flow(2, 2)
+        wanted = {Symbol(SESSION_FILTER): "a"}
+        self._peer.attach(3, receiver=True, name="s", source=source("s", *[None] * 6, wanted))
+        self._turn()
+        for delivery, outcome in enumerate((DEFER, DEAD_LETTER)):
+            self._peer.disposition(delivery, None, settled=True, state=outcome)
+        self._peer.send(DETACH, [UInt(2), True])
+        self._turn()
+
     def ask(self, data: bytes) -> None:
+        """Make a request. It must be answered, and one that is refused must change nothing."""
         steps = iter(data)
         address = f"{ENTITIES[next(steps, 0) % len(ENTITIES)]}/$management"
-        operation = OPERATIONS[next(steps, 0) % len(OPERATIONS)]
-        body = encode(_map(steps, 3)) if next(steps, 0) % 4 else bytes(steps) or b"\x40"
+        operation, body = request(steps, self._tokens)
         self._peer.attach(0, receiver=True, name="in", source=source(address))
         self._peer.attach(1, receiver=False, name="out", target=target(address))
         self._peer.flow(0, 10)
+        self._turn()
         headers = {"operation": f"com.microsoft:{operation}"}
         payload = encode(Described(ULong(0x73), ["m", None, None, None, "in"]))
         payload += encode(Described(ULong(0x74), headers)) + b"\x00\x53\x77" + body
         heard = len(self._peer.heard)
         self._peer.transfer(1, self._sent, payload)
         self._sent += 1
+        is_changed = self.broker.kernel.has_runs or self.broker.journal.pending_count
         self._turn()
         assert not self._peer.server.finished, "the connection was lost"
         # What cannot be decoded at all ends the link, with the reason.
         answers = [frame for frame in self._peer.heard[heard:] if frame.code in (TRANSFER, DETACH)]
         assert answers, "the request was not answered"
+        for answer in answers:
+            if answer.code == TRANSFER:
+                is_taken = self._read(answer)
+                assert is_taken or not is_changed, "the request was refused and changed something"
         for handle in range(2):
             self._peer.send(DETACH, [UInt(handle), True])
+
+    def _read(self, answer: Frame) -> bool:
+        """Tell whether a request was taken; keep the tokens of locks that it got."""
+        _, headers, body = decode_exchange(answer.payload)
+        found = body.get("messages") if isinstance(body, dict) else None
+        for entry in found or ():
+            if isinstance(entry, dict) and "lock-token" in entry:
+                self._tokens.append(entry["lock-token"])
+        status = headers["statusCode"]
+        assert isinstance(status, int)
+        return status < REFUSED
 
     # --- links ------------------------------------------------------------------------
 
@@ -283,34 +280,3 @@ class ManagedBroker(Machine):
         self._turn()
         live = live_of(self.broker.engine)
         assert live == replay(self._disk.contents(), self.loop.now_ms()), "not what is on disk"
-
-
-def _map(steps: Iterator[int], depth: int) -> dict[Any, Any]:
-    count = next(steps, 0) % 6
-    return {KEYS[next(steps, 0) % len(KEYS)]: _value(steps, depth) for _ in range(count)}
-
-
-def _value(steps: Iterator[int], depth: int) -> object:
-    """A value of a kind that some operation expects somewhere, edge cases among them."""
-    plain: tuple[Callable[[], object], ...] = (
-        lambda: None,
-        lambda: True,
-        lambda: Int(next(steps, 0) - 128),
-        lambda: (next(steps, 0) - 128) << 55,
-        lambda: UInt(next(steps, 0)),
-        lambda: next(steps, 0) % 8,
-        lambda: Timestamp(next(steps, 0) << 40),
-        lambda: TEXTS[next(steps, 0) % len(TEXTS)],
-        lambda: Symbol("symbol"),
-        lambda: bytes((next(steps, 0),) * 3),
-        lambda: UUID(int=next(steps, 0)),
-        lambda: 1.5 if next(steps, 0) % 2 else float("inf"),
-        lambda: MESSAGES[next(steps, 0) % len(MESSAGES)],
-    )
-    nested: tuple[Callable[[], object], ...] = (
-        lambda: [_value(steps, depth - 1) for _ in range(next(steps, 0) % 4)],
-        lambda: _map(steps, depth - 1),
-        lambda: Described(ULong(next(steps, 0)), _value(steps, depth - 1)),
-    )
-    choices = plain + nested if depth else plain
-    return choices[next(steps, 0) % len(choices)]()

@@ -38,7 +38,7 @@ _JOURNAL = Path("journal")
 # With this first byte the rest chooses pieces of a text (`grammar.py`); else it is the text.
 _WRITTEN = b"\0"
 _BETWEEN = b"\xff\xff"
-REQUESTS_MAX = 4
+REQUESTS_MAX = 8
 
 
 def frames(data: bytes) -> None:
@@ -130,10 +130,12 @@ def xml(data: bytes) -> None:
 
 
 def management(data: bytes) -> None:
-    """Any requests to `$management` are answered, and the connection lives."""
+    """Any requests to `$management` are answered, and what is held is what the journal tells."""
     with closing(ManagedBroker()) as broker:
+        broker.prepare()
         for request in data.split(_BETWEEN, REQUESTS_MAX - 1):
             broker.ask(request)
+        broker.check()
 
 
 def links(data: bytes) -> None:

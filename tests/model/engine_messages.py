@@ -21,7 +21,7 @@ from naive_broker import Refused
 from naive_entities import MAIN
 
 from twinbus.core import errors
-from twinbus.engine import settlement
+from twinbus.engine import returning, settlement
 from twinbus.engine.entities import Holder
 from twinbus.engine.settlement import Settlement
 from twinbus.engine.transactions import Transaction
@@ -294,7 +294,7 @@ class MessageOperations(Machine):
         assert isinstance(holder, Holder)
         seq = pick_one([m.seq for m in model.messages if m.state == "deferred"], which)
         world.both(
-            lambda: holder.undefer(world.stream(place), [seq], world.now_ms),
+            lambda: returning.undefer(holder, world.stream(place), [seq], world.now_ms),
             lambda: world.model.undefer(model, seq),
         )
         self.end()

@@ -420,19 +420,6 @@ class Holder(Entity):
             count += 1
         return count
 
-    def undefer(self, stream: Stream, seqs: list[int], now_ms: int) -> None:
-        """Make deferred messages active again, in their own places, all or none."""
-        for seq in seqs:
-            stream.check_deferred(seq)
-        for seq in seqs:
-            stream.undefer(seq)
-        self.made_active(stream, now_ms)
-
-    def made_active(self, stream: Stream, now_ms: int) -> None:
-        """Messages that were set aside wait in a stream again: the entity may forward (E9)."""
-        if stream.is_main and self.forward_to is not None:
-            self.forward_waiting(now_ms)
-
     def apply_to_streams(
         self, lock_duration_ms: int, max_delivery_count: int, dead_letters_expired: bool
     ) -> None:

@@ -6,6 +6,7 @@ place, or go to the dead-letter queue. That and the completion of the others is 
 
 from twinbus.core import errors
 from twinbus.core.errors import BusError
+from twinbus.engine import returning
 from twinbus.engine.entities import Holder
 from twinbus.engine.reservations import Reservation
 from twinbus.engine.stream import Stream
@@ -43,7 +44,7 @@ def part(
                     holder.dead_letter(stream, seq, reason, description, count, now_ms)
                 else:
                     stream.restore(seq)
-    holder.made_active(stream, now_ms)
+    returning.hand_on(holder, stream, now_ms)
 
 
 def _take_out(stream: Stream, reservation: Reservation, leaving: set[int]) -> list[int]:

@@ -8,7 +8,7 @@ from typing import Final
 
 from twinbus.core import errors, limits
 from twinbus.core.errors import BusError
-from twinbus.engine import records
+from twinbus.engine import records, returning
 from twinbus.engine.entities import Holder
 from twinbus.engine.index import ACTIVE, NEVER, RESERVED
 from twinbus.engine.reservations import Reservation, Reservations, Reserver
@@ -129,7 +129,7 @@ def release(holder: Holder, stream: Stream, consumer: str, now_ms: int) -> int:
     epoch = reserver.last_epoch
     record = records.reservation_released(stream.number, consumer, epoch, ranges)
     reserver.end(epoch, stream.kernel.log.append(record))
-    holder.made_active(stream, now_ms)
+    returning.hand_on(holder, stream, now_ms)
     return count
 
 

@@ -25,7 +25,7 @@ from twinbus.amqp.types import (
 from twinbus.core import errors, limits, names
 from twinbus.core.descriptions import LISTEN, MANAGE, SEND
 from twinbus.core.errors import BusError
-from twinbus.engine import browsing, observations, records, settlement
+from twinbus.engine import browsing, observations, records, returning, settlement
 from twinbus.engine import stored as form
 from twinbus.engine.consumer import Consumer, Lock
 from twinbus.engine.entities import Entity, Holder, Subscription
@@ -416,7 +416,7 @@ class Management:
         return {"message-count": Int(len(seqs))}
 
     def _undefer(self, body: Body) -> None:
-        self._holder().undefer(self._stream(), _numbers(body), self._hub.now_ms)
+        returning.undefer(self._holder(), self._stream(), _numbers(body), self._hub.now_ms)
 
     def _resubmit(self, body: Body) -> Body:
         holder = self._holder()

@@ -6,7 +6,7 @@ import pytest
 from engine_kit import LOCK_MS, Kit, payload, refusal
 
 from twinbus.core import errors
-from twinbus.engine import settlement
+from twinbus.engine import returning, settlement
 from twinbus.engine.entities import Queue
 from twinbus.engine.index import ACTIVE, DEFERRED, LOCKED, SCHEDULED
 from twinbus.engine.message import take_in
@@ -198,7 +198,7 @@ def test_a_deferred_message_can_be_made_active_again_in_its_place() -> None:
     queue = kit.queue()
     kit.send(queue, payload(b"a"), payload(b"b"))
     seq = defer(kit, queue)
-    queue.undefer(queue.main, [seq], kit.now_ms)
+    returning.undefer(queue, queue.main, [seq], kit.now_ms)
     kit.settle_down()
     assert kit.taker(queue, credit=5).bodies == [b"a", b"b"]
 

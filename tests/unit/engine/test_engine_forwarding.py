@@ -10,7 +10,7 @@ from engine_kit import LOCK_MS, Kit, payload, properties_of, refusal
 
 from twinbus.core import errors
 from twinbus.core.descriptions import RuleDescription
-from twinbus.engine import settlement
+from twinbus.engine import returning, settlement
 from twinbus.engine.entities import Holder, Queue
 from twinbus.engine.settlement import Settlement
 
@@ -112,7 +112,7 @@ def test_e9_what_is_no_longer_deferred_is_forwarded() -> None:
         kit.settle(source, source.main, lock, Settlement(settlement.DEFER))
     change = replace(source.description, forward_to="target")
     kit.namespace.update_queue(change, kit.now_ms)
-    source.undefer(source.main, [2, 1], kit.now_ms)
+    returning.undefer(source, source.main, [2, 1], kit.now_ms)
     assert kit.bodies(source) == []
     assert kit.bodies(kit.namespace.queue("target")) == [b"a", b"b"]
 
