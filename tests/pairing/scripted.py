@@ -121,7 +121,9 @@ class _Peer(Handler):
             state = rejected(condition, f"{condition}, as told")
             link.session.settle_incoming(delivery_id, delivery_id, state)
 
-    def on_too_large(self, link: Link, delivery_id: int, settled: bool, size: int) -> None:
+    def on_too_large(
+        self, link: Link, delivery_id: int, settled: bool, size: int, txn_id: bytes | None
+    ) -> None:
         state = rejected("amqp:link:message-size-exceeded", f"{size} bytes are too many")
         link.session.settle_incoming(delivery_id, delivery_id, state)
 

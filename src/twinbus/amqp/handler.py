@@ -43,7 +43,9 @@ class Handler:
     ) -> None:
         """A complete message arrived."""
 
-    def on_too_large(self, link: Link, delivery_id: int, settled: bool, size: int) -> None:
+    def on_too_large(
+        self, link: Link, delivery_id: int, settled: bool, size: int, txn_id: bytes | None
+    ) -> None:
         """A message beyond `link.max_message_size` has passed by; nothing of it was kept."""
 
     def on_outcome(

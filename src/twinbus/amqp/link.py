@@ -231,7 +231,9 @@ class Link:
         elif not more:
             self._partial = None
             if partial.too_large:
-                self._refuse_size(partial.delivery_id, partial.settled, partial.size)
+                self._refuse_size(
+                    partial.delivery_id, partial.settled, partial.size, partial.txn_id
+                )
                 return
             whole = b"".join(partial.parts)
             self._hand_over(
@@ -253,16 +255,18 @@ class Link:
         txn_id: bytes | None,
     ) -> None:
         if len(payload) > self.max_message_size:
-            self._refuse_size(delivery_id, settled, len(payload))
+            self._refuse_size(delivery_id, settled, len(payload), txn_id)
             return
         self._use_credit()
         self.session.connection.handler.on_transfer(
             self, delivery_id, tag, message_format, settled, payload, txn_id
         )
 
-    def _refuse_size(self, delivery_id: int, settled: bool, size: int) -> None:
+    def _refuse_size(
+        self, delivery_id: int, settled: bool, size: int, txn_id: bytes | None
+    ) -> None:
         self._use_credit()
-        self.session.connection.handler.on_too_large(self, delivery_id, settled, size)
+        self.session.connection.handler.on_too_large(self, delivery_id, settled, size, txn_id)
 
     def _use_credit(self) -> None:
         """Count one delivery received; peers that overrun their credit are let through."""

@@ -424,13 +424,15 @@ class Bridge(Handler):
         elif txn_id is not None:
             self.transactions.refuse(txn_id, error)
 
-    def on_too_large(self, link: Link, delivery_id: int, settled: bool, size: int) -> None:
+    def on_too_large(
+        self, link: Link, delivery_id: int, settled: bool, size: int, txn_id: bytes | None
+    ) -> None:
         error = BusError(
             errors.MESSAGE_TOO_LARGE,
             f"The received message (size {size} bytes) exceeds the limit"
             f" ({link.max_message_size} bytes) of the link.",
         )
-        self.refuse_transfer(link, delivery_id, settled, error)
+        self.refuse_transfer(link, delivery_id, settled, error, txn_id)
 
     def messages(self, message_format: int, payload: bytes) -> list[Message]:
         if message_format != BATCH_FORMAT:

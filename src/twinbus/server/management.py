@@ -408,8 +408,10 @@ class Management:
         if state == SCHEDULED:
             # Those are their sender's to cancel.
             self._require(SEND)
-        wanted = int(body.get("message-count") or limits.PURGE_COUNT_MAX)
-        count_max = min(wanted, limits.PURGE_COUNT_MAX)
+        wanted = body.get("message-count")
+        count_max: int = limits.PURGE_COUNT_MAX
+        if wanted is not None:
+            count_max = min(int(wanted), count_max)
         seqs = stream.browse(1, count_max, None, bytes((state,)))
         for seq in seqs:
             stream.remove(seq, records.PURGED)

@@ -152,8 +152,9 @@ def test_purge_leaves_locked_messages(bus: Bus, client: ServiceBusClient) -> Non
     send(client, queue, "a", "b", "c")
     with receiver_of(client, queue) as receiver:
         message = take_one(receiver)
-        body = {"state": "active", "message-count": int32(1)}
-        assert ask(bus, queue, "twinbus:purge", body).body == {"message-count": 1}
+        for count in (0, 1):
+            body = {"state": "active", "message-count": int32(count)}
+            assert ask(bus, queue, "twinbus:purge", body).body == {"message-count": count}
         receiver.complete_message(message)
     assert bodies(drain(client, queue, 1)) == ["c"]
 

@@ -76,7 +76,9 @@ class Recorder(Handler):
             ("transfer", link.handle, delivery_id, tag, message_format, settled, payload, txn_id)
         )
 
-    def on_too_large(self, link: Link, delivery_id: int, settled: bool, size: int) -> None:
+    def on_too_large(
+        self, link: Link, delivery_id: int, settled: bool, size: int, txn_id: bytes | None
+    ) -> None:
         self.calls.append(("too_large", link.handle, delivery_id, settled, size))
 
     def on_outcome(

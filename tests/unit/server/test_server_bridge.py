@@ -19,6 +19,7 @@ from tests.unit.engine.engine_kit import Kit, payload, section
 from tests.unit.server.server_kit import connected
 from twinbus.amqp.sections import BATCH_FORMAT
 from twinbus.amqp.types import Described, Symbol, UInt, ULong
+from twinbus.server.bridge import Sender
 from twinbus.server.door import SESSION_FILTER
 
 # The handle of a coordinator.
@@ -177,18 +178,24 @@ def test_e10_s6_a_batch_in_a_transaction_is_refused_whole() -> None:
     assert len(kit.bodies(queue)) == 100
 
 
-def test_e10_s5_a_commit_is_refused_for_a_send_that_nobody_heard_of() -> None:
+@pytest.mark.parametrize(
+    ("body", "why"), [(b"no message", "no AMQP message"), (bytes(2_000), "exceeds the limit")]
+)
+def test_e10_s5_a_commit_is_refused_for_a_send_that_nobody_heard_of(body: bytes, why: str) -> None:
     """E10: whoever settles in advance learns of the refusal with the commit, which does nothing."""
     kit = Kit()
     queue = kit.queue()
     work = Work(kit)
+    (sender,) = queue.senders
+    assert isinstance(sender, Sender)
+    sender.link.max_message_size = 1_000
     assert work.send(payload(), settled=True) == ""
-    assert work.send(b"no message", settled=True) == ""
-    assert "no AMQP message" in work.end()
+    assert work.send(body, settled=True) == ""
+    assert why in work.end()
     assert kit.bodies(queue) == []
     work.declare()
     # Here the sender is told, and may commit the rest.
     assert work.send(payload()) == ""
-    assert "no AMQP message" in work.send(b"no message")
+    assert why in work.send(body)
     assert work.end() == ""
     assert len(kit.bodies(queue)) == 1
