@@ -17,7 +17,9 @@ _WORDS = (
     "set", "remove", "number", "text", "flag", "none", "real", "sys.Label", "user.text",
     "sys.MessageId", "[text]", '"number"', "'blue'", "'b%'", "'!'", "''''", "'_l_e'", "0", "7",
     "1.5", "1e308", "-1", "9223372036854775807", "99999999999999999999", "@p", "newid()",
-    "property('text')", "p('x')", "left", "\n", "'", "[", "é",
+    "property('text')", "p('x')", "left", "\n", "'", "[", "é", "most", "least", "when", "id",
+    "bytes", "nan", "list", "@span", "@time", "sys.TimeToLive", "sys.ScheduledEnqueueTimeUtc",
+    "sys.SessionId", "sys.PartitionKey", "x",
 )  # fmt: skip
 _TEXTS = (
     "", "true", "0", "-1", "5", "99999999999", "PT30S", "PT0S", "P10675199DT2H48M5.4775807S",

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing, suppress
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from fuzz.broker import ManagedBroker
 from fuzz.grammar import atom_entry, sql_text
@@ -19,7 +21,7 @@ from twinbus.admin import reading
 from twinbus.amqp import codec
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.sections import split_batch
-from twinbus.amqp.types import Described, Int, ULong
+from twinbus.amqp.types import Described, Int, Timestamp, UInt, ULong
 from twinbus.core.descriptions import (
     QueueDescription,
     RuleDescription,
@@ -31,7 +33,7 @@ from twinbus.engine import stored
 from twinbus.engine.message import Message, take_in
 from twinbus.engine.rules import Rule
 from twinbus.engine.view import View
-from twinbus.filters import EvaluationError, FilterError, sql_action, sql_filter
+from twinbus.filters import EvaluationError, FilterError, Value, sql_action, sql_filter
 from twinbus.journal import Journal, JournalDamaged, JournalNewer, read_segments
 
 _JOURNAL = Path("journal")
@@ -85,9 +87,30 @@ def message(data: bytes) -> None:
         buried.forget_death()
     except (DecodeError, BusError):
         return
+    for rule in _RULES:
+        with suppress(EvaluationError):
+            if rule.matches(View(taken, _new_uuid)):
+                rule.act(taken, _new_uuid)
     body = taken.stored[stored.bare_start(taken.stored) :]
     head = stored.locked_head(taken.stored, 1, 1, 0, bytes(8), 1, 1)
     take_in(head + body, lambda: "id")
+
+
+def _new_uuid() -> UUID:
+    return UUID(int=1)
+
+
+# A rule for each thing of a message that one can look at, or take over into another.
+_NAMES = (
+    "number", "text", "sys.MessageId", "sys.To", "sys.Label", "sys.ReplyTo", "sys.CorrelationId",
+    "sys.ContentType", "sys.SessionId", "sys.ReplyToSessionId", "sys.TimeToLive", "sys.Size",
+    "sys.PartitionKey", "sys.ViaPartitionKey", "sys.ScheduledEnqueueTimeUtc",
+)  # fmt: skip
+_RULES = [
+    Rule(RuleDescription("r", "sql", f"{name} {relation}", action=f"SET {target} = {name}"))
+    for name in _NAMES
+    for relation, target in (("LIKE '%' OR 1=1", "taken"), (">= 0 OR 1=1", "sys.Label"))
+]
 
 
 def batch(data: bytes) -> None:
@@ -104,9 +127,9 @@ def sql(data: bytes) -> None:
     subject = take_in(_MESSAGE, lambda: "id")
     view = View(subject, lambda: None)  # type: ignore[arg-type,return-value]
     with suppress(FilterError, EvaluationError):
-        sql_filter(text, {}).matches(view)
+        sql_filter(text, _PARAMETERS).matches(view)
     with suppress(FilterError, EvaluationError):
-        sql_action(text, {}).apply(view)
+        sql_action(text, _PARAMETERS).apply(view)
 
 
 def xml(data: bytes) -> None:
@@ -161,16 +184,36 @@ def journal(data: bytes) -> None:
 
 
 def _sample() -> bytes:
-    """A message with something for a filter to look at."""
+    """A message with something of each kind for a filter to look at."""
+    properties: dict[str, object] = {
+        "number": Int(7),
+        "text": "blue",
+        "flag": True,
+        "none": None,
+        "real": 1.5,
+        "most": ULong(2**64 - 1),
+        "least": -(2**63),
+        "when": Timestamp(1 << 62),
+        "id": UUID(int=1),
+        "bytes": b"raw",
+        "nan": float("nan"),
+        "list": [1],
+    }
     sections: list[tuple[int, Any]] = [
+        (0x70, [True, None, UInt(1000)]),
         (0x73, ["id", None, "to", "label"]),
-        (0x74, {"number": Int(7), "text": "blue", "flag": True, "none": None, "real": 1.5}),
+        (0x74, properties),
         (0x75, b"body"),
     ]
     return b"".join(codec.encode(Described(ULong(code), value)) for code, value in sections)
 
 
 _MESSAGE = _sample()
+_PARAMETERS: dict[str, Value] = {
+    "@p": 2**70,
+    "@span": timedelta(days=10**6),
+    "@time": datetime.max,
+}
 
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "frames": frames,

@@ -7,13 +7,16 @@ from uuid import UUID
 
 from twinbus.amqp import codec
 from twinbus.amqp.errors import DecodeError
-from twinbus.amqp.types import Timestamp
+from twinbus.amqp.types import Timestamp, ULong
 from twinbus.core.units import UNLIMITED_MS, datetime_from_ms, ms_from_datetime
 from twinbus.engine import message as place
 from twinbus.engine import stored as form
 from twinbus.engine.message import Message
 from twinbus.filters.errors import EvaluationError
 from twinbus.filters.values import MISSING, Missing, Value
+
+# The first number that a long cannot hold.
+_LONG_END: Final = 2**63
 
 # System properties that are fields of the properties section.
 _FIELDS: Final = {
@@ -132,6 +135,10 @@ def _wire(value: Value) -> object:
         return Timestamp(ms_from_datetime(value))
     if isinstance(value, timedelta):
         return value // timedelta(milliseconds=1)
+    if isinstance(value, int) and not -_LONG_END <= value < _LONG_END:
+        if not 0 <= value < 2 * _LONG_END:
+            raise EvaluationError(f"{value} does not fit 64 bits.")
+        return ULong(value)
     if value is None or isinstance(value, bool | int | float | str | bytes | UUID):
         return value
     return str(value)

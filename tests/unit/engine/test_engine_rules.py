@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 from engine_kit import properties_of, section
 
-from twinbus.amqp.types import Char, Symbol, Timestamp, UInt
+from twinbus.amqp.types import Char, Symbol, Timestamp, UInt, ULong
 from twinbus.core.descriptions import RuleDescription
 from twinbus.engine import stored as form
 from twinbus.engine.message import Message, take_in
@@ -131,6 +131,23 @@ def test_e8_actions_change_application_properties() -> None:
     assert found["fresh"] == SOME_ID
     assert "Real" not in found
     assert found["Long"] == 2**40
+
+
+def test_e8_actions_set_numbers_of_64_bits_with_a_sign_and_without() -> None:
+    rule = Rule(RuleDescription("r", action="SET copy = ULong; SET least = Least"))
+    given = take_in(
+        section(0x74, {"ULong": ULong(2**64 - 1), "Least": -(2**63)}) + section(0x75, b""), str
+    )
+    found = properties_of(rule.act(given, new_id).stored)
+    assert (found["copy"], found["least"]) == (2**64 - 1, -(2**63))
+
+
+@pytest.mark.parametrize("number", [2**64, -(2**63) - 1])
+def test_d6_an_action_that_sets_a_larger_number_fails(number: int) -> None:
+    parameters = {"@n": ("long", str(number))}
+    rule = Rule(RuleDescription("r", action="SET n = @n", action_parameters=parameters))
+    with pytest.raises(EvaluationError, match="64 bits"):
+        rule.act(message(), new_id)
 
 
 @pytest.mark.parametrize(
