@@ -511,6 +511,11 @@ class Subscription(Holder):
         except EvaluationError as failure:
             self._filter_failed(message, failure.kind, str(failure), now_ms, hops)
             return
+        except Exception as fault:
+            # One of ours. To break off here could lose a message that is being moved.
+            stored = message.buried(EvaluationError.kind, repr(fault), self.path)
+            self.place_dead_letter(stored, now_ms, 0, hops)
+            return
         if plain:
             self._receive_copy(message, now_ms, ttl_ms, hops)
         for copy in copies:

@@ -6,8 +6,10 @@ from engine_kit import Kit, payload, properties_of, refusal
 
 from twinbus.core import errors
 from twinbus.core.descriptions import RuleDescription
+from twinbus.engine import settlement
 from twinbus.engine import stored as form
 from twinbus.engine.entities import Subscription
+from twinbus.engine.settlement import Settlement
 
 RED = RuleDescription("red", "sql", "color = 'red'")
 BROKEN = RuleDescription("broken", "sql", "10 / n > 1")
@@ -124,6 +126,27 @@ def test_d6_a_failing_filter_with_the_switch_off_is_counted() -> None:
     assert kit.bodies(subscription) == [b"ok"]
     assert kit.bodies(subscription, 1) == []
     assert subscription.filter_failures_total == 1
+
+
+class Faulty:
+    """A filter with a fault of ours in it."""
+
+    def matches(self, view: object) -> bool:
+        raise RuntimeError("a fault of the test's")
+
+
+def test_d7_a_fault_in_a_rule_loses_no_message_that_is_being_moved() -> None:
+    """Whatever the switch says: that is for filters that fail as they may."""
+    kit = Kit()
+    kit.topic()
+    subscription = kit.subscription(dead_lettering_on_filter_evaluation_exceptions=False)
+    subscription.rules["$default"].filter = Faulty()
+    queue = kit.queue(forward_dead_lettered_messages_to="t")
+    kit.send(queue, payload(b"dead"))
+    (lock,) = kit.taker(queue).locks
+    kit.settle(queue, queue.main, lock, Settlement(settlement.DEAD_LETTER))
+    assert kit.bodies(subscription, 1) == [b"dead"]
+    assert "a fault of the test" in str(kit.death(subscription))
 
 
 def test_d3_an_action_may_not_make_the_properties_too_large() -> None:
