@@ -193,7 +193,9 @@ class Connection(FrameReader):
             outgoing.sent_bytes = len(payload)
         else:
             head = transfer_first(link.handle, delivery_id, tag, form, False)
-            outgoing.sent_bytes = self._frame_bytes_max - FRAME_HEADER_BYTES - len(head)
+            # Something must be left: this frame says that another one follows.
+            room = self._frame_bytes_max - FRAME_HEADER_BYTES - len(head)
+            outgoing.sent_bytes = min(room, len(payload) - 1)
             self.output.append(frame(_CHANNEL, head + payload[: outgoing.sent_bytes]))
         self._count_sent_frame()
 

@@ -76,6 +76,16 @@ def test_opens_with_its_names() -> None:
     assert (world.server.hostname, world.server.remote_container_id) == ("localhost", "me")
 
 
+@pytest.mark.parametrize("size", range(470, 500))
+def test_messages_about_as_long_as_a_frame_arrive(size: int) -> None:
+    world = World(Broker(), 512)
+    out = world.client.attach_sender("q")
+    world.run()
+    world.client.send(out, bytes(size), BATCH_FORMAT)
+    world.run()
+    assert world.broker.received == [(BATCH_FORMAT, bytes(size))]
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     chunk=st.integers(1, 2000),
