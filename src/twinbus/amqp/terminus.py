@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from twinbus.amqp.codec import NULL, encode, encode_list
+from twinbus.amqp.codec import NULL, decode_whole, encode, encode_list
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.performatives import Fields, descriptor_at
 
@@ -83,7 +83,10 @@ def _described(attach: Fields, index: int) -> tuple[int, Fields, bytes]:
     fields = Fields(attach.buf, at, attach.after)
     if not 0 <= code < 256:
         raise DecodeError("not a source or target", at)
-    return code, fields, bytes((0x00, 0x53, code)) + attach.buf[at : fields.after]
+    echo = bytes((0x00, 0x53, code)) + attach.buf[at : fields.after]
+    # Also what we do not look at: what goes back must be readable.
+    decode_whole(echo)
+    return code, fields, echo
 
 
 def _address(fields: Fields) -> str | None:
