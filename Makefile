@@ -8,7 +8,7 @@ SOURCES := $(shell find src/twinbus -type f -not -path '*/__pycache__/*') pyproj
 STAMPS := .stamps
 # Most tests wait for a broker rather than compute; tests/conftest.py says which stay together,
 # and puts the longest first. Left out are those of pairing (they run side by side by
-# themselves, against time-outs, and mostly wait), those in a browser (whose driver keeps an event
+# themselves, against time-outs that a busy machine breaks), those in a browser (whose driver keeps an event
 # loop running), and those on Spark and of the simulation (which take both cores).
 TIER := not slow and not long
 TEST = $(BIN)/python -m pytest -m "$(TIER)"
@@ -28,7 +28,8 @@ serve: setup ## Run the broker on ./twinbus-data and print the connection string
 .PHONY: test
 test: setup js $(STAMPS)/spark.jsa ## Run the tests but for the slow ones, in ten minutes
 	$(TEST) $(PARALLEL) $(APART:%=--ignore %)
-	$(MAKE) -j 2 --output-sync test-pairing test-browser
+	$(TEST) tests/pairing
+	$(TEST) $(PARALLEL) tests/browser
 	$(TEST) $(PARALLEL) -n 2 tests/spark
 	$(TEST) -n 2 tests/sim
 
@@ -37,12 +38,6 @@ test-all: ## Run the slow tests too, and those of the hot path interpreted as we
 	$(MAKE) test TIER="not long"
 	TWINBUS_FORM=interpreted $(BIN)/python -m pytest -m "not long" $(PARALLEL) \
 		-o pythonpath="src ." tests/unit tests/model tests/vectors tests/compat/test_proton.py
-
-.PHONY: test-pairing test-browser
-test-pairing:
-	$(TEST) tests/pairing
-test-browser:
-	$(TEST) $(PARALLEL) tests/browser
 
 .PHONY: test-long
 test-long: setup js $(STAMPS)/spark.jsa ## Run the longer forms of the tests as well
