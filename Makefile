@@ -7,9 +7,9 @@ BIN := $(VENV)/bin
 SOURCES := $(shell find src/twinbus -type f -not -path '*/__pycache__/*') pyproject.toml setup.py
 STAMPS := .stamps
 # Most tests wait for a broker rather than compute; tests/conftest.py says which stay together,
-# and puts the longest first. Left out are those of pairing (they run side by side by
-# themselves, against time-outs that a busy machine breaks), those in a browser (whose driver keeps an event
-# loop running), and those on Spark and of the simulation (which take both cores).
+# and puts the longest first. Left out are those of pairing (they run side by side by themselves,
+# against time-outs that a busy machine breaks), those in a browser (whose driver keeps an event loop
+# running), and those on Spark and of the simulation (which take both cores).
 TIER := not slow and not long
 TEST = $(BIN)/python -m pytest -m "$(TIER)"
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
