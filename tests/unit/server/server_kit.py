@@ -57,10 +57,11 @@ def connected(kit: Kit, planned: list[Callable[[], None]] | None = None) -> tupl
     """A client of an engine without a broker; what is to be called later is `planned`."""
     hub = Hub(kit.engine.kernel, _track, lambda: "id")
     hub.now_ms = kit.now_ms
+    if planned is None:
+        return join(hub, kit.namespace)
 
     def call_later(delay_ms: int, call: Callable[[], None]) -> Callable[[], None]:
-        if planned is not None:
-            planned.append(call)
+        planned.append(call)
         return lambda: None
 
     return join(hub, kit.namespace, call_later)
