@@ -212,6 +212,60 @@ def test_bad_input_is_refused_in_words(
     assert words in answer.json["error"]
 
 
+def test_what_a_message_says_is_not_logged(broker: Broker, http: Http, stage: Stage) -> None:
+    queue = stage.queue()
+    message = {"body": {"value": {"int": "card 4111-1111"}}}
+    answer = http.sign_in().post("send", entity=queue, messages=[message])
+    assert answer.status == 400
+    assert "this is no int: 'card 4111-1111'" in answer.json["error"]
+    log = broker.log
+    assert answer.json["tracking_id"] in log
+    assert "4111" not in log
+
+
+def test_what_is_told_of_the_whole_broker_takes_rights_in_all_of_it(
+    broker: Broker, tmp_path: Path
+) -> None:
+    config = tmp_path / "twinbus.toml"
+    config.write_text(
+        f"""
+        [namespaces.alpha.policies.watch]
+        rights = ["Listen"]
+        primary_key = "{LISTENER_KEY}"
+        [namespaces.alpha.policies.both]
+        rights = ["Listen"]
+        primary_key = "{SENDER_KEY}"
+        [namespaces.beta.policies.both]
+        rights = ["Listen"]
+        primary_key = "{SENDER_KEY}"
+        """
+    )
+    reports = tmp_path / "twinbus-reports"
+    reports.mkdir()
+    (reports / "cost.html").write_text("<h1>beta</h1>")
+    options = ("--admin-port", "0", "--config", str(config))
+    with Broker(tmp_path, {}, broker.form, options) as live:
+        for policy, key, status in (
+            ("watch", LISTENER_KEY, 403), ("both", SENDER_KEY, 200), (KEY_NAME, KEY, 200)
+        ):  # fmt: skip
+            with Http(live.ready["ports"]["admin"]) as http:
+                http.sign_in(connection_string=f"Endpoint=sb://alpha.localhost/;"
+                             f"SharedAccessKeyName={policy};SharedAccessKey={key}")  # fmt: skip
+                assert http.get("reports").status == status
+                assert http.get("report", name="cost.html").status == status
+                assert http.get("pairs").json["told"] == (None if status == 403 else [])
+
+
+def test_what_is_woken_in_an_entity_that_forwards_goes_on_E9(http: Http, stage: Stage) -> None:
+    target = stage.queue()
+    queue = stage.queue()
+    stage.defer(queue, 2)
+    http.sign_in()
+    assert http.post("update-entity", entity=queue, settings={"forward_to": target}).status == 200
+    assert http.post("undefer", entity=queue, seqs=[1, 2]).json["done"] == 2
+    assert len(stage.peek(target)) == 2
+
+
 def test_only_rows_that_changed_come_again(http: Http, stage: Stage) -> None:
     queue, other = stage.queue(), stage.queue()
     http.sign_in()

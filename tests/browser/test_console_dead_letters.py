@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from azure.servicebus import ServiceBusMessage
+
 from tests.browser.console import Console, expect
 from tests.browser.stage import Stage
 
@@ -27,6 +29,23 @@ def test_one_dead_letter_is_edited_and_sent_again(console: Console, stage: Stage
     assert message.application_properties == {b"number": 1, b"colour": b"red"}
     assert message.enqueued_sequence_number == 1
     assert len(stage.peek(queue, dead=True)) == 1
+
+
+def test_what_was_not_edited_keeps_the_ends_of_its_lines(console: Console, stage: Stage) -> None:
+    queue = stage.queue()
+    body = "MSH|LAB\rPID|1\r\nOBX|1\n"
+    stage.dead_letter(queue, 2, make=lambda n: ServiceBusMessage(body, correlation_id="a\r\nb"))
+    console.open_entity(queue, "dead-letter")
+    for left, edit in ((1, "Subject"), (0, "Body")):
+        console.rows().first.click()
+        console.detail().get_by_role("button", name="Edit and resubmit").click()
+        console.dialog().get_by_label(edit).fill("x\ny" if edit == "Body" else "repaired")
+        console.dialog().get_by_role("button", name="Resubmit").click()
+        expect(console.rows()).to_have_count(left)
+    first, second = stage.peek(queue)
+    assert (str(first), first.subject) == (body, "repaired")
+    assert str(second) == "x\ny"
+    assert first.correlation_id == second.correlation_id == "a\r\nb"
 
 
 def test_a_refused_edit_leaves_the_dead_letter_alone(console: Console, stage: Stage) -> None:

@@ -72,6 +72,21 @@ def test_the_state_of_each_entity_is_told_by_the_applications(
         expect(orders).to_contain_text("failed over")
 
 
+def test_the_pairs_are_asked_for_again_after_an_outage(console: Console, stage: Stage) -> None:
+    queue = stage.queue("north/x-servicebus-transfer/0")
+    stage.send(queue, 1)
+    console.open_page("Pairs")
+    card = console.page.locator("[data-primary=north]")
+    expect(card).to_contain_text("1 parked")
+    failure = console.page.get_by_role("main").get_by_role("alert")
+    console.page.context.set_offline(True)
+    expect(failure).to_have_text("The broker cannot be reached.")
+    stage.send(queue, 1)
+    console.page.context.set_offline(False)
+    expect(card).to_contain_text("2 parked")
+    expect(failure).not_to_be_visible()
+
+
 def test_pinged_entities_are_listed(console: Console, stage: Stage) -> None:
     queue = stage.queue()
     stage.send(

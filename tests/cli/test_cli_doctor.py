@@ -106,7 +106,7 @@ def program_on_a_port(answer: bytes) -> Iterator[int]:
         def serve() -> None:
             client, _ = listening.accept()
             with client:
-                client.recv(64)
+                client.recv(1024)
                 client.sendall(answer)
 
         # It waits for ever if nobody comes; the test's end is not to wait for it.
@@ -123,6 +123,23 @@ def test_a_port_that_is_taken(doctor: CommandLine, data: Path, answer: bytes, wh
         options = ("--amqp-port", str(port), "--amqps-port", "0", "--admin-port", "0")
         found = only_fault(doctor, data, *options, ports=True)
     assert found == f"port {port} (amqp): {who} is on it"
+
+
+@pytest.mark.parametrize(
+    ("body", "who"),
+    [
+        (b'{"status": "failing", "reason": "the disk is full"}', "another broker"),
+        (b"Service Unavailable", "another program"),
+    ],
+)
+def test_a_broker_that_refuses_is_one(
+    doctor: CommandLine, data: Path, body: bytes, who: str
+) -> None:
+    head = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: %d\r\n\r\n" % len(body)
+    with program_on_a_port(head + body) as port:
+        options = ("--amqp-port", "0", "--amqps-port", "0", "--admin-port", str(port))
+        found = only_fault(doctor, data, *options, ports=True)
+    assert found == f"port {port} (admin): {who} is on it"
 
 
 def test_a_data_directory_that_is_a_file(doctor: CommandLine, tmp_path: Path) -> None:

@@ -329,13 +329,22 @@ def _existing(call: Call, old: Item | None) -> Item | None:
 def _complete(
     rule: AuthorizationRule, known: AuthorizationRule | None, now_ms: int
 ) -> AuthorizationRule:
-    return replace(
+    if known is None:
+        return replace(
+            rule,
+            primary_key=rule.primary_key or new_key(),
+            secondary_key=rule.secondary_key or new_key(),
+            created_ms=now_ms,
+            modified_ms=now_ms,
+        )
+    same = replace(
         rule,
-        primary_key=rule.primary_key or (known.primary_key if known else new_key()),
-        secondary_key=rule.secondary_key or (known.secondary_key if known else new_key()),
-        created_ms=rule.created_ms or (known.created_ms if known else now_ms),
-        modified_ms=rule.modified_ms or now_ms,
+        primary_key=rule.primary_key or known.primary_key,
+        secondary_key=rule.secondary_key or known.secondary_key,
+        created_ms=known.created_ms,
+        modified_ms=known.modified_ms,
     )
+    return same if same == known else replace(same, modified_ms=now_ms)
 
 
 def _number(request: web.Request, name: str, default: int) -> int:

@@ -7,19 +7,13 @@ element that the broker works out itself: it is written, and passed over when re
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 from xml.etree.ElementTree import Element
 
 from twinbus.admin.markup import child, children, element, leaf
 from twinbus.core.descriptions import AuthorizationRule
 from twinbus.core.names import strip_authority
-from twinbus.core.units import (
-    duration_from_iso,
-    duration_to_iso,
-    ms_from_datetime,
-    time_to_iso,
-)
+from twinbus.core.units import duration_from_iso, duration_to_iso, time_to_iso
 
 _INTEGER = re.compile(r"[+-]?\d{1,18}")
 
@@ -31,8 +25,6 @@ class Form:
     read: Callable[[Element], Any]
     #: From the element's name, the value and the host that the client spoke to.
     write: Callable[[str, Any, str], str]
-    #: Whether an absent element takes the setting away; others keep what they were.
-    absent_clears: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +32,8 @@ class Setting:
     element: str
     field: str
     form: Form
+    #: Chosen when the entity is made: an update that does not name it does not mean its default.
+    is_fixed: bool = False
 
 
 def text_of(found: Element) -> str:
@@ -60,15 +54,6 @@ def read_flag(found: Element) -> bool:
     return text in ("true", "1")
 
 
-def read_time(found: Element) -> int:
-    """Read an ISO-8601 time as Unix milliseconds."""
-    text = text_of(found).strip()
-    try:
-        return ms_from_datetime(datetime.fromisoformat(text))
-    except (ValueError, OverflowError):
-        raise ValueError(f"'{text}' is not a time: write it like 2030-01-31T12:00:00Z") from None
-
-
 def write_flag(name: str, value: bool) -> str:
     return leaf(name, "true" if value else "false")
 
@@ -78,13 +63,11 @@ def _read_rules(found: Element) -> list[AuthorizationRule]:
 
 
 def _read_rule(found: Element) -> AuthorizationRule:
+    """Read a rule without its times: those are the broker's to say."""
+
     def text(name: str) -> str:
         inner = child(found, name)
         return "" if inner is None else text_of(inner).strip()
-
-    def time(name: str) -> int:
-        inner = child(found, name)
-        return 0 if inner is None else read_time(inner)
 
     rights = child(found, "Rights")
     return AuthorizationRule(
@@ -92,8 +75,6 @@ def _read_rule(found: Element) -> AuthorizationRule:
         rights=[] if rights is None else [text_of(r) for r in children(rights, "AccessRights")],
         primary_key=text("PrimaryKey"),
         secondary_key=text("SecondaryKey"),
-        created_ms=time("CreatedTime"),
-        modified_ms=time("ModifiedTime"),
     )
 
 
@@ -131,13 +112,11 @@ WORD = Form(
 TEXT = Form(
     read=lambda found: text_of(found) or None,
     write=lambda name, value, host: "" if value is None else leaf(name, value),
-    absent_clears=True,
 )
 # A forwarding target is a path inside; clients send and expect a whole address.
 TARGET = Form(
     read=lambda found: strip_authority(text_of(found).strip()) or None,
     write=lambda name, value, host: "" if value is None else leaf(name, f"sb://{host}/{value}"),
-    absent_clears=True,
 )
 RULES = Form(
     read=_read_rules,
@@ -147,8 +126,8 @@ RULES = Form(
 QUEUE: tuple[Setting | str, ...] = (
     Setting("LockDuration", "lock_duration_ms", DURATION),
     Setting("MaxSizeInMegabytes", "max_size_in_megabytes", INTEGER),
-    Setting("RequiresDuplicateDetection", "requires_duplicate_detection", FLAG),
-    Setting("RequiresSession", "requires_session", FLAG),
+    Setting("RequiresDuplicateDetection", "requires_duplicate_detection", FLAG, is_fixed=True),
+    Setting("RequiresSession", "requires_session", FLAG, is_fixed=True),
     Setting("DefaultMessageTimeToLive", "default_message_time_to_live_ms", DURATION),
     Setting("DeadLetteringOnMessageExpiration", "dead_lettering_on_message_expiration", FLAG),
     Setting(
@@ -171,7 +150,7 @@ QUEUE: tuple[Setting | str, ...] = (
     "SupportOrdering",
     "CountDetails",
     Setting("AutoDeleteOnIdle", "auto_delete_on_idle_ms", DURATION),
-    Setting("EnablePartitioning", "enable_partitioning", FLAG),
+    Setting("EnablePartitioning", "enable_partitioning", FLAG, is_fixed=True),
     "EntityAvailabilityStatus",
     Setting("ForwardDeadLetteredMessagesTo", "forward_dead_lettered_messages_to", TARGET),
     Setting("EnableExpress", "enable_express", FLAG),
@@ -181,7 +160,7 @@ QUEUE: tuple[Setting | str, ...] = (
 TOPIC: tuple[Setting | str, ...] = (
     Setting("DefaultMessageTimeToLive", "default_message_time_to_live_ms", DURATION),
     Setting("MaxSizeInMegabytes", "max_size_in_megabytes", INTEGER),
-    Setting("RequiresDuplicateDetection", "requires_duplicate_detection", FLAG),
+    Setting("RequiresDuplicateDetection", "requires_duplicate_detection", FLAG, is_fixed=True),
     Setting(
         "DuplicateDetectionHistoryTimeWindow",
         "duplicate_detection_history_time_window_ms",
@@ -203,7 +182,7 @@ TOPIC: tuple[Setting | str, ...] = (
     "SqlFilterCount",
     "CorrelationFilterCount",
     Setting("AutoDeleteOnIdle", "auto_delete_on_idle_ms", DURATION),
-    Setting("EnablePartitioning", "enable_partitioning", FLAG),
+    Setting("EnablePartitioning", "enable_partitioning", FLAG, is_fixed=True),
     "EntityAvailabilityStatus",
     "EnableSubscriptionPartitioning",
     Setting("EnableExpress", "enable_express", FLAG),
@@ -212,7 +191,7 @@ TOPIC: tuple[Setting | str, ...] = (
 
 SUBSCRIPTION: tuple[Setting | str, ...] = (
     Setting("LockDuration", "lock_duration_ms", DURATION),
-    Setting("RequiresSession", "requires_session", FLAG),
+    Setting("RequiresSession", "requires_session", FLAG, is_fixed=True),
     Setting("DefaultMessageTimeToLive", "default_message_time_to_live_ms", DURATION),
     Setting("DeadLetteringOnMessageExpiration", "dead_lettering_on_message_expiration", FLAG),
     Setting(

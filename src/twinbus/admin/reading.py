@@ -38,16 +38,17 @@ def read_entry(body: bytes) -> tuple[str, Element]:
 
 
 def read_queue(found: Element, base: QueueDescription) -> QueueDescription:
-    """Lay what the element says over the base: the defaults, or the queue as it stands."""
-    return _read_settings(found, base, forms.QUEUE)
+    """Read a queue's settings; the base is a new queue, or the one that is updated."""
+    return _read_settings(found, base, QueueDescription(base.name), forms.QUEUE)
 
 
 def read_topic(found: Element, base: TopicDescription) -> TopicDescription:
-    return _read_settings(found, base, forms.TOPIC)
+    return _read_settings(found, base, TopicDescription(base.name), forms.TOPIC)
 
 
 def read_subscription(found: Element, base: SubscriptionDescription) -> SubscriptionDescription:
-    return _read_settings(found, base, forms.SUBSCRIPTION)
+    default = SubscriptionDescription(base.topic, base.name)
+    return _read_settings(found, base, default, forms.SUBSCRIPTION)
 
 
 def read_default_rule(found: Element) -> RuleDescription | None:
@@ -120,7 +121,10 @@ def _typed_values(found: Element, name: str) -> dict[str, tuple[str, str]]:
     return values
 
 
-def _read_settings(found: Element, base: Entity, table: tuple[Setting | str, ...]) -> Entity:
+def _read_settings(
+    found: Element, base: Entity, default: Entity, table: tuple[Setting | str, ...]
+) -> Entity:
+    """What the element does not name gets its default, in an update too, as at Azure."""
     changes: dict[str, Any] = {}
     for setting in table:
         if isinstance(setting, str):
@@ -131,8 +135,8 @@ def _read_settings(found: Element, base: Entity, table: tuple[Setting | str, ...
                 changes[setting.field] = setting.form.read(given)
             except ValueError as error:
                 raise _bad(f"{setting.element} cannot be read: {error}.") from error
-        elif setting.form.absent_clears:
-            changes[setting.field] = None
+        elif not setting.is_fixed:
+            changes[setting.field] = getattr(default, setting.field)
     return replace(base, **changes)
 
 

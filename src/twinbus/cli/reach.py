@@ -105,10 +105,15 @@ def _speaks_health(host: str, port: int) -> bool:
     name = _reachable(host)
     url = f"http://{f'[{name}]' if ':' in name else name}:{port}/health"
     try:
-        with urllib.request.urlopen(url, timeout=_WAIT_S) as answer:
-            return bool(json.load(answer).get("status") == "healthy")
-    except (OSError, ValueError, AttributeError):
+        try:
+            answer = urllib.request.urlopen(url, timeout=_WAIT_S)
+        except urllib.error.HTTPError as failing:
+            answer = failing  # a broker that takes no messages says why
+        with answer:
+            said = json.load(answer)
+    except (OSError, ValueError):
         return False
+    return isinstance(said, dict) and said.get("status") in ("healthy", "failing")
 
 
 _SPEAKERS: dict[str, Callable[[str, int], bool]] = {

@@ -69,7 +69,8 @@ def duration_to_iso(duration_ms: int) -> str:
 
 def time_to_iso(unix_ms: int) -> str:
     """Write Unix milliseconds as an ISO-8601 time in UTC."""
-    return (_EPOCH + timedelta(milliseconds=unix_ms)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    moment = datetime_from_ms(unix_ms).replace(tzinfo=None)
+    return moment.isoformat(timespec="microseconds") + "Z"
 
 
 def time_from_iso(text: str) -> datetime:

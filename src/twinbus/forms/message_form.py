@@ -65,12 +65,13 @@ _BROKER_ANNOTATIONS: dict[str, tuple[str, type]] = {
 }
 _STATES = {0: "active", 1: "deferred", 2: "scheduled"}
 _READ_ONLY = {name for name, _ in _BROKER_ANNOTATIONS.values()} | {"state", "delivery_count"}
-_MAPS = ("application_properties", "annotations", "delivery_annotations", "footer")
+#: Objects whose keys are the sender's own.
+MAPS = ("application_properties", "annotations", "delivery_annotations", "footer")
 _KNOWN = (
     {name for name, _ in (*_HEADER_FIELDS, *_PROPERTY_FIELDS)}
     | {name for name, _ in _NAMED_ANNOTATIONS.values()}
     | _READ_ONLY
-    | {"body", *_MAPS}
+    | {"body", *MAPS}
 )
 _IN_ONE_LINE = ("message_id", "session_id", "subject", "scheduled_enqueue_time_utc")
 _BODY_CHARS_MAX = 60

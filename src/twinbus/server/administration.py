@@ -57,13 +57,21 @@ class NamespaceAdministration:
             return
         claim = self._guard.check_token(token, audience, now_s)
         if not claim.allows(claim.path, right, now_s):
-            raise BusError(errors.FORBIDDEN, f"The token lacks the '{right}' claim.")
+            raise BusError(errors.UNAUTHORIZED, f"The token lacks the '{right}' claim.")
 
     async def _do(self, change: Callable[[int], object]) -> None:
         now_ms = self._broker.begin_turn()
-        self._broker.hub.check_sends()
+        self._broker.hub.check()
         change(now_ms)
         await self._broker.durable()
+
+    async def _make(self, create: Callable[[int], object]) -> None:
+        """Make something new, as far as the disk has room; what is there can always be changed.
+
+        To disable or to delete something is a way out of a disk that is full.
+        """
+        self._broker.hub.check_sends()
+        await self._do(create)
 
     # --- queues -----------------------------------------------------------------------
 
@@ -76,7 +84,7 @@ class NamespaceAdministration:
         return sorted(found, key=lambda d: names.fold(d.name))
 
     async def create_queue(self, queue: QueueDescription) -> None:
-        await self._do(lambda now_ms: self._namespace.create_queue(queue, now_ms))
+        await self._make(lambda now_ms: self._namespace.create_queue(queue, now_ms))
 
     async def update_queue(self, queue: QueueDescription) -> None:
         await self._do(lambda now_ms: self._namespace.update_queue(queue, now_ms))
@@ -92,7 +100,7 @@ class NamespaceAdministration:
         return sorted(found, key=lambda d: names.fold(d.name))
 
     async def create_topic(self, topic: TopicDescription) -> None:
-        await self._do(lambda now_ms: self._namespace.create_topic(topic, now_ms))
+        await self._make(lambda now_ms: self._namespace.create_topic(topic, now_ms))
 
     async def update_topic(self, topic: TopicDescription) -> None:
         await self._do(lambda now_ms: self._namespace.update_topic(topic, now_ms))
@@ -109,7 +117,7 @@ class NamespaceAdministration:
     async def create_subscription(
         self, subscription: SubscriptionDescription, default_rule: RuleDescription | None
     ) -> None:
-        await self._do(
+        await self._make(
             lambda now_ms: self._namespace.create_subscription(subscription, default_rule, now_ms)
         )
 
@@ -129,7 +137,7 @@ class NamespaceAdministration:
 
     async def create_rule(self, topic: str, subscription: str, rule: RuleDescription) -> None:
         holder = self._namespace.subscription(topic, subscription)
-        await self._do(lambda now_ms: self._namespace.create_rule(holder, rule, now_ms))
+        await self._make(lambda now_ms: self._namespace.create_rule(holder, rule, now_ms))
 
     async def update_rule(self, topic: str, subscription: str, rule: RuleDescription) -> None:
         holder = self._namespace.subscription(topic, subscription)

@@ -283,7 +283,7 @@ class Broker:
                 log.error("the disk is full: sends are refused until there is room")
             self.hub.refusing = BusError(
                 errors.SERVER_BUSY,
-                "The broker's disk is full; the message was not accepted. Free some space, or"
+                "The broker's disk is full; nothing new is accepted. Free some space, or"
                 " receive messages, and send again.",
             )
             self._watch_space()

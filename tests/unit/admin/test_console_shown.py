@@ -4,13 +4,15 @@ import json
 import math
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinbus.admin.console.shown import browser_safe
+from twinbus.admin.console.shown import browser_safe, message_json
 from twinbus.amqp import codec
 from twinbus.amqp.types import Float32, Int, Timestamp, ULong
-from twinbus.forms import values
+from twinbus.engine.message import take_in
+from twinbus.forms import message_form, values
 
 WHOLE = st.integers(-(2**63), 2**63 - 1)
 SCALARS = st.one_of(
@@ -57,6 +59,16 @@ def test_every_value_survives_a_browser(value: object) -> None:
     shown = json.dumps(browser_safe(values.to_json(value)))
     again = values.from_json(through_a_browser(shown))
     assert codec.encode(again) == codec.encode(value)
+
+
+@pytest.mark.parametrize("name", ["timestamp", "long", "double", "map"])
+@pytest.mark.parametrize("value", [2**60 + 1, 5.0, "x"])
+def test_a_property_may_be_called_like_a_type(name: str, value: object) -> None:
+    sent = message_form.from_json({"body": "x", "application_properties": {name: value}}).payload
+    shown = json.dumps(message_json(take_in(sent, lambda: "id")))
+    again = message_form.to_json(message_form.from_json(through_a_browser(shown)).payload)
+    assert again["application_properties"] == {name: value}
+    assert type(again["application_properties"][name]) is type(value)
 
 
 def test_a_browser_would_round_without_it() -> None:

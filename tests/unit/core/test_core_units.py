@@ -63,8 +63,12 @@ def test_times_read_back(unix_ms: int) -> None:
     moment = units.datetime_from_ms(unix_ms)
     assert moment.tzinfo is UTC
     assert units.ms_from_datetime(moment) == unix_ms
-    if unix_ms >= -30_610_224_000_000:  # strftime writes four digits of the year from 1000 on
-        assert units.ms_from_datetime(units.time_from_iso(units.time_to_iso(unix_ms))) == unix_ms
+    assert units.ms_from_datetime(units.time_from_iso(units.time_to_iso(unix_ms))) == unix_ms
+
+
+def test_times_beyond_all_calendars_are_written_too() -> None:
+    assert units.time_to_iso(-62_135_596_800_001) == "0001-01-01T00:00:00.000000Z"
+    assert units.time_to_iso(2**63 - 1) == "9999-12-31T23:59:59.999000Z"
 
 
 def test_times_without_an_offset_are_utc() -> None:

@@ -317,9 +317,10 @@ class Console:
         return (await self._changes.delete(stream, step, call.text("state"))).answer()
 
     async def _undefer(self, call: Call) -> Json:
-        stream = call.stream_of(call.holder(LISTEN))
+        holder = call.holder(LISTEN)
+        stream = call.stream_of(holder)
         step = await select(stream, call.selection())
-        return (await self._changes.undefer(stream, step)).answer()
+        return (await self._changes.undefer(holder, stream, step)).answer()
 
     # --- rules ------------------------------------------------------------------------
 
@@ -347,10 +348,12 @@ class Console:
     async def _pairs(self, call: Call) -> Json:
         call.visitor.require("", LISTEN, call.now_ms)
         namespace = call.visitor.namespace
+        # Applications tell of pairs in any namespace.
+        may_hear = call.visitor.listens_everywhere(call.now_ms)
         return {
             "queues": pairs.backlog_queues(namespace),
             "pinged": pairs.pinged_entities(namespace),
-            "told": self._pair_events.look(),
+            "told": self._pair_events.look() if may_hear else None,
             "time": call.now_ms,
         }
 
@@ -358,11 +361,11 @@ class Console:
         return await pairs.destinations(call.holder(LISTEN).main, call.number("from", 1))
 
     async def _reports(self, call: Call) -> Json:
-        call.visitor.require("", LISTEN, call.now_ms)
+        call.visitor.require_everywhere(call.now_ms)
         return {"reports": reports.list_reports(self._reports_dir)}
 
     async def _report(self, call: Call) -> web.StreamResponse:
-        call.visitor.require("", LISTEN, call.now_ms)
+        call.visitor.require_everywhere(call.now_ms)
         path = reports.find_report(self._reports_dir, call.text("name"))
         policy = {"Content-Security-Policy": reports.POLICY, "Cache-Control": "no-store"}
         return secured(web.FileResponse(path, headers=policy))

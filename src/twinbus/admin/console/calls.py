@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from aiohttp import web
 
 from twinbus.admin.connection import admit, read_whole
-from twinbus.admin.console.changes import Selection
+from twinbus.admin.console.changes import Selection, UnreadableMessage
 from twinbus.admin.console.signin import SignIn, Visitor
 from twinbus.admin.console.streams import Query, find_stream
 from twinbus.core import errors
@@ -152,12 +152,15 @@ async def guarded(
     """Turn whatever goes wrong into an answer."""
     try:
         return await perform()
+    except UnreadableMessage as refusal:
+        return _refusal(refusal.kind.status, refusal.text, logged="The message is not valid.")
     except BusError as refusal:
         return _refusal(refusal.kind.status, refusal.text)
     except web.HTTPRequestEntityTooLarge:
         return _refusal(413, "That is too much for the console: use the command line for it.")
     except web.HTTPException as error:
-        return _refusal(error.status, error.text or error.reason, error.headers.get("Retry-After"))
+        retry_after = error.headers.get("Retry-After")
+        return _refusal(error.status, error.text or error.reason, retry_after=retry_after)
     except Exception:
         logger.exception("%s %s failed", request.method, ascii(request.rel_url.raw_path))
         return _refusal(500, "The broker failed; its log has the details.")
@@ -189,10 +192,15 @@ def json_response(body: Json, status: int = 200) -> web.Response:
     return secured(web.json_response(body, status=status, headers={"Cache-Control": "no-store"}))
 
 
-def _refusal(status: int, text: str, retry_after: str | None = None) -> web.Response:
+def _refusal(
+    status: int, text: str, *, logged: str | None = None, retry_after: str | None = None
+) -> web.Response:
     tracking_id = new_tracking_id()
     logger.info(
-        "the console refused with %d: %s", status, ascii(text), extra={"tracking_id": tracking_id}
+        "the console refused with %d: %s",
+        status,
+        ascii(logged or text),
+        extra={"tracking_id": tracking_id},
     )
     response = json_response({"error": text, "tracking_id": tracking_id}, status)
     if retry_after is not None:

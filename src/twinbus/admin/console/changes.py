@@ -21,6 +21,7 @@ from twinbus.engine import records
 from twinbus.engine.entities import Entity, Holder
 from twinbus.engine.index import ACTIVE, DEFERRED, SCHEDULED
 from twinbus.engine.message import Message, take_in
+from twinbus.engine.returning import hand_on
 from twinbus.engine.stream import Stream
 from twinbus.engine.view import View
 from twinbus.filters import Action, EvaluationError, FilterError, sql_action
@@ -34,6 +35,10 @@ SEND_MAX = 1_000
 _DELETABLE = {"active": ACTIVE, "deferred": DEFERRED, "scheduled": SCHEDULED}
 
 Json = dict[str, Any]
+
+
+class UnreadableMessage(BusError):
+    """Says what is wrong with a message in the message's own words: not for a log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +123,8 @@ class Changes:
             payload = message_form.from_json(given).payload
             return take_in(payload, self._broker.hub.new_message_id)
         except (ValueError, DecodeError) as error:
-            raise BusError(errors.ARGUMENT_ERROR, f"The message is not valid: {error}") from None
+            text = f"The message is not valid: {error}"
+            raise UnreadableMessage(errors.ARGUMENT_ERROR, text) from None
 
     async def delete(self, stream: Stream, step: Step, state: str) -> Step:
         """Remove messages in a state for good; those that somebody holds are passed over."""
@@ -131,13 +137,14 @@ class Changes:
         await self._broker.durable()
         return step
 
-    async def undefer(self, stream: Stream, step: Step) -> Step:
+    async def undefer(self, holder: Holder, stream: Stream, step: Step) -> Step:
         """Make deferred messages active again, in their own place."""
-        self._begin(sends=False)
+        now_ms = self._begin(sends=False)
         for seq in step.seqs:
             if seq <= stream.durable_seq and stream.index.state(seq) == DEFERRED:
                 stream.undefer(seq)
                 step.done += 1
+        hand_on(holder, stream, now_ms)
         await self._broker.durable()
         return step
 

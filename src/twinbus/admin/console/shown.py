@@ -81,7 +81,7 @@ def whole(stream: Stream, seq: int) -> Json:
     if len(stored) <= EDIT_BYTES_MAX:
         payload = head + stored[form.bare_start(stored) :]
         try:
-            shown["message"] = browser_safe(message_form.to_json(payload))
+            shown["message"] = _for_browser(message_form.to_json(payload))
         except DecodeError as error:
             # A stranger's bytes: they can be looked at and moved, not edited.
             shown["unreadable"] = str(error)
@@ -98,8 +98,19 @@ def message_json(message: Message) -> Json:
     shown = message_form.to_json(head + message.stored[form.bare_start(message.stored) :])
     for name in ("sequence_number", "enqueued_time_utc", "delivery_count"):
         shown.pop(name, None)
-    safe: Json = browser_safe(shown)
-    return safe
+    return _for_browser(shown)
+
+
+def _for_browser(message: Json) -> Json:
+    """A whole message; a property that is called like a type is none."""
+    return {
+        name: (
+            {key: browser_safe(item) for key, item in value.items()}
+            if name in message_form.MAPS and isinstance(value, dict)
+            else browser_safe(value)
+        )
+        for name, value in message.items()
+    }
 
 
 def browser_safe(value: Any, tag: str = "") -> Any:

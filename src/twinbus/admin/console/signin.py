@@ -1,7 +1,7 @@
 """Who is at the console: a SAS key becomes a session, a cookie stands for it.
 
-Credentials go in, a `Visitor` comes out. The key itself is not kept, only a token that it
-signed; the token is checked again on every request, so that a key which was taken back ends
+Credentials go in, a `Visitor` comes out. The key itself is not kept, only tokens that it
+signed; they are checked again on every request, so that a key which was taken back ends
 its sessions. Nothing here is written to disk: a restart signs everybody out.
 """
 
@@ -31,6 +31,18 @@ _ADDRESSES_MAX = 10_000
 _RIGHTS = (LISTEN, SEND, MANAGE)
 
 
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A token for one address, and who can tell what it gives."""
+
+    guard: Guard
+    audience: str
+    token: str = field(repr=False)
+
+    def claim(self, now_ms: int) -> Claim:
+        return self.guard.check_token(self.token, self.audience, now_ms // 1000)
+
+
 @dataclass(slots=True)
 class Visitor:
     """One signed-in browser."""
@@ -38,15 +50,16 @@ class Visitor:
     namespace: Namespace
     guard: Guard
     policy: str
-    token: str = field(repr=False)
-    audience: str
+    own: Pass
+    #: For each namespace of the broker; the same key need not be one of them.
+    everywhere: list[Pass]
     #: Must come with everything that changes something, in a header (a stranger's page cannot).
     csrf: str = field(repr=False)
     expires_ms: int
     idle_ms: int
 
     def claim(self, now_ms: int) -> Claim:
-        return self.guard.check_token(self.token, self.audience, now_ms // 1000)
+        return self.own.claim(now_ms)
 
     def allows(self, path: str, right: str, now_ms: int) -> bool:
         return self.claim(now_ms).allows(names.fold(path), right, now_ms // 1000)
@@ -56,6 +69,21 @@ class Visitor:
             raise BusError(
                 errors.FORBIDDEN,
                 f"The policy '{self.policy}' does not give '{right}' on '{path or '/'}'.",
+            )
+
+    def listens_everywhere(self, now_ms: int) -> bool:
+        """Whether what is told of the whole broker is for this visitor."""
+        try:
+            return all(each.claim(now_ms).rights & {LISTEN, MANAGE} for each in self.everywhere)
+        except BusError:
+            return False
+
+    def require_everywhere(self, now_ms: int) -> None:
+        if not self.listens_everywhere(now_ms):
+            raise BusError(
+                errors.FORBIDDEN,
+                "This is about the whole broker: it takes a policy that gives 'Listen', with the"
+                " same key, in each of its namespaces.",
             )
 
     def rights(self, path: str, now_ms: int) -> list[str]:
@@ -119,9 +147,15 @@ class SignIn:
         namespace, guard = self._service.resolve(given.host or request.host)
         audience = f"sb://{namespace.name}/{given.entity}".rstrip("/")
         expires_ms = now_ms + SESSION_MS
-        try:
+
+        def sign(guard: Guard, audience: str) -> Pass:
             token = sas.make_token(audience, given.policy, given.key, expires_ms // 1000)
-            guard.check_token(token, audience, now_ms // 1000)
+            return Pass(guard, audience, token)
+
+        try:
+            own = sign(guard, audience)
+            own.claim(now_ms)
+            everywhere = [sign(each, f"sb://{other.name}") for other, each in self._service.all()]
         except (BusError, UnicodeEncodeError):
             self._note_failure(address, now_ms)
             raise BusError(errors.UNAUTHORIZED, "No policy of that name has that key.") from None
@@ -129,7 +163,7 @@ class SignIn:
         self._drop_expired(now_ms)
         session_id = secrets.token_urlsafe(32)
         self._sessions[session_id] = visitor = Visitor(
-            namespace, guard, given.policy, token, audience, secrets.token_urlsafe(24),
+            namespace, guard, given.policy, own, everywhere, secrets.token_urlsafe(24),
             expires_ms, now_ms + IDLE_MS,
         )  # fmt: skip
         return session_id, visitor

@@ -29,6 +29,13 @@ function localTime(iso) {
   return new Date(t.getTime() - t.getTimezoneOffset() * 60_000).toISOString().slice(0, 19);
 }
 
+// Fields turn every end of a line into "\n" (and those of one line drop them): what nobody changed
+// there stays as it was sent.
+function edited(field, sent) {
+  const shown = h(field.tagName, { value: sent }).value;
+  return field.value === shown ? sent : field.value;
+}
+
 // One property a line, each as short as can be.
 function asLines(map) {
   const lines = Object.entries(map).map(([k, v]) => `  ${JSON.stringify(k)}: ${JSON.stringify(v)}`);
@@ -74,7 +81,8 @@ export function composer(start = {}, { schedule = true } = {}) {
     read = () => {
       const found = { ...message };
       for (const [name, input] of inputs) {
-        if (input.value) found[name] = input.value;
+        const value = edited(input, message[name] ?? "");
+        if (value) found[name] = value;
         else delete found[name];
       }
       delete found.scheduled_enqueue_time_utc;
@@ -83,7 +91,7 @@ export function composer(start = {}, { schedule = true } = {}) {
       if (properties.value.trim()) {
         found.application_properties = readJson(properties.value, "Application properties");
       }
-      found.body = body.value;
+      found.body = edited(body, message.body ?? "");
       return found;
     };
     return h("div", { class: "grid" },

@@ -147,13 +147,17 @@ export function empty(text) {
   return h("p", { class: "empty" }, text);
 }
 
-// Asks again and again while the page is seen; ends when `stop` is called.
+// Asks again and again while the page is seen, whatever becomes of an asking; ends when `stop` is
+// called.
 export function every(milliseconds, work) {
   let timer = null;
   let stopped = false;
   const turn = async () => {
-    if (!document.hidden) await work();
-    if (!stopped) timer = setTimeout(turn, milliseconds);
+    try {
+      if (!document.hidden) await work();
+    } finally {
+      if (!stopped) timer = setTimeout(turn, milliseconds);
+    }
   };
   timer = setTimeout(turn, milliseconds);
   return () => { stopped = true; clearTimeout(timer); };

@@ -13,13 +13,19 @@ export async function pairsPage({ main, keys }) {
   const backlog = h("div");
   const pinged = h("div");
   const told = h("div");
-  fill(main, h("div", { class: "heading" }, h("h1", {}, "Paired namespaces")),
+  const warning = h("p", { class: "failure", role: "alert" });
+  fill(main, h("div", { class: "heading" }, h("h1", {}, "Paired namespaces")), warning,
     h("h2", {}, "Entities, as the applications see them"), told,
     h("h2", {}, "Backlog queues in this namespace"), backlog,
     h("h2", {}, "Entities of this namespace that are pinged"), pinged);
 
   // Whether an entity has failed over is known to those who send; they may keep files of it.
   function drawTold(entities, now) {
+    if (entities === null) {
+      fill(told, empty("This is told of the whole broker: it takes a policy that gives Listen in "
+        + "each of its namespaces."));
+      return;
+    }
     fill(told, entities.length ? h("div", { class: "scroll" }, h("table", { class: "lines" },
       h("caption", { class: "hidden" }, "State of each entity of a pair"),
       h("thead", {}, h("tr", {}, ["Entity", "Pair", "Application", "State", "Since", "Parked",
@@ -122,7 +128,16 @@ export async function pairsPage({ main, keys }) {
     draw(now, before);
     before = now;
   }
-  keys({ ".": () => { refresh(); } });
+
+  async function poll() {
+    try {
+      await refresh();
+      warning.textContent = "";
+    } catch (error) {
+      warning.textContent = error.message;
+    }
+  }
+  keys({ ".": poll });
   await refresh();
-  return every(POLL_MS, refresh);
+  return every(POLL_MS, poll);
 }

@@ -9,13 +9,23 @@ export function sessionsPanel(content, entity) {
   const body = h("tbody");
   const state = h("aside", { class: "detail", hidden: true, "aria-label": "Session state" });
   const foot = h("nav", { class: "pager", "aria-label": "Pages" });
-  fill(content, h("div", { class: "split" }, h("div", { class: "list" },
+  const warning = h("p", { class: "failure", role: "alert" });
+  fill(content, warning, h("div", { class: "split" }, h("div", { class: "list" },
     h("div", { class: "scroll" }, h("table", { class: "lines" },
       h("caption", { class: "hidden" }, `Sessions of ${entity.path}`),
       h("thead", {}, h("tr", {}, ["Session", "Messages", "First", "Held until", "State", "Set"]
         .map((label) => h("th", { scope: "col" }, label)))), body)), foot), state));
 
   async function refresh() {
+    try {
+      await draw();
+      warning.textContent = "";
+    } catch (error) {
+      warning.textContent = error.message;
+    }
+  }
+
+  async function draw() {
     const found = await api.get("sessions", { entity: entity.path, after });
     fill(body, found.sessions.length ? found.sessions.map((session) => h("tr", {
       tabindex: "0", "data-session": session.id, onclick: () => open(session.id),
