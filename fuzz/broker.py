@@ -25,7 +25,6 @@ from twinbus.core.descriptions import (
     SubscriptionDescription,
     TopicDescription,
 )
-from twinbus.server.broker import Broker
 from twinbus.server.door import SESSION_FILTER
 
 ENTITIES = ("q", "s", "t", "t/Subscriptions/u", "q/$deadletterqueue")
@@ -54,11 +53,6 @@ OUTCOMES = (
 )
 
 
-class _Broker(Broker):
-    def _check_space(self) -> None:
-        """Segments as small as these would count as a full disk."""
-
-
 class ManagedBroker(Machine):
     def __init__(self) -> None:
         self._disk = MemoryDisk()
@@ -70,7 +64,7 @@ class ManagedBroker(Machine):
         self._tokens = [UUID(int=1)]
         #: The transactions that were declared, and one that never was.
         self._txn_ids = [b"none"]
-        super().__init__(self._disk, segment_bytes=1 << 16, kind=_Broker, dice=self._dice)
+        super().__init__(self._disk, segment_bytes=1 << 16, dice=self._dice)
         now_ms = self.broker.begin_turn()
         namespace = self.broker.engine.namespace("n", now_ms)
         namespace.create_queue(QueueDescription("q", lock_duration_ms=5000), now_ms)

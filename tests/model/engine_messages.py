@@ -23,6 +23,7 @@ from naive_entities import MAIN
 from twinbus.core import errors
 from twinbus.engine import returning, settlement
 from twinbus.engine.entities import Holder
+from twinbus.engine.returning import resubmit
 from twinbus.engine.settlement import Settlement
 from twinbus.engine.transactions import Transaction
 
@@ -344,7 +345,7 @@ class MessageOperations(Machine):
         assert isinstance(holder, Holder)
         seqs = [m.seq for m in model.messages[:count]]
         got, expected = world.both(
-            lambda: holder.resubmit(world.stream(place), seqs, world.now_ms),
+            lambda: resubmit(holder, world.stream(place), seqs, world.now_ms),
             lambda: world.model.resubmit(model, seqs),
         )
         assert got == expected

@@ -25,6 +25,7 @@ from twinbus.core.errors import BusError
 from twinbus.engine import settlement
 from twinbus.engine.entities import Holder, Subscription
 from twinbus.engine.message import take_in
+from twinbus.engine.returning import resubmit
 from twinbus.engine.settlement import Settlement
 from twinbus.engine.transactions import Transaction
 
@@ -352,7 +353,7 @@ def test_e6_a_dead_letter_without_a_session_is_not_sent_again_to_where_it_cannot
     assert in_stream(world, place) == ["m"]
     holder = world.entity(place[0])
     assert isinstance(holder, Holder)
-    assert holder.resubmit(world.stream(place), [1], world.now_ms) == 0
+    assert resubmit(holder, world.stream(place), [1], world.now_ms) == 0
     world.turn()
 
 

@@ -262,7 +262,6 @@ def run_seed(
             # A journal of kilobytes meets what one of gigabytes does.
             "twinbus.server.broker._GARBAGE_BYTES_MIN": 2 * SEGMENT_BYTES,
             "twinbus.server.broker._CARRY_STEP_BYTES": 1024,
-            "twinbus.server.broker._SPACE_RESERVE_BYTES": SEGMENT_BYTES // 2,
             "twinbus.server.broker.PENDING_BYTES_MAX": world.random.choice((4096, 1 << 25)),
             "twinbus.journal.journal.time": _JournalTime(loop),
             "twinbus.server.listener.log": witness,

@@ -124,8 +124,11 @@ def _move(node: Node, wanted: Wanted) -> Iterator[int]:
     """Let the broker move dead letters back; gives how many, page by page."""
     for page in node.browse(bodies=False):
         chosen = [shown["sequence_number"] for shown in page if wanted(shown)]
-        if chosen:
-            yield node.resubmit(chosen)
+        left = len(chosen)
+        # Large ones go some at a time.
+        while left and (count := node.resubmit(chosen)):
+            yield count
+            left -= count
 
 
 def send_again(

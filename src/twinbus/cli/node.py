@@ -97,7 +97,10 @@ class Node:
             from_sequence_number = shown[-1]["sequence_number"] + 1
 
     def resubmit(self, sequence_numbers: Sequence[int]) -> int:
-        """Put dead letters back where they died, all in one step (this broker only)."""
+        """Put dead letters back where they died, each in one step (this broker only).
+
+        Gives how many went; large ones go some at a time.
+        """
         numbers = [_typed("LONG", number) for number in sequence_numbers]
         return int(self.request("twinbus:resubmit", {"sequence-numbers": numbers})["message-count"])
 

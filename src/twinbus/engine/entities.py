@@ -396,30 +396,6 @@ class Holder(Entity):
         stream.unlock_for_move(lock, now_ms)
         self.bury(stream, lock.seq, reason, description, properties, lock.delivery_count, now_ms)
 
-    def resubmit(self, stream: Stream, seqs: list[int], now_ms: int) -> int:
-        """Put dead letters back where they died: into this queue, or this one subscription.
-
-        A message leaves the dead-letter queue and enters its own in one step; it is never in
-        neither place. Those that are locked or gone are passed over, and so are those that
-        this entity could hand to nobody, for want of a session id.
-        """
-        if stream.is_main:
-            raise BusError(
-                errors.NOT_ALLOWED, f"'{stream.path}' holds no dead letters to send again."
-            )
-        count = 0
-        for seq in seqs:
-            if seq > stream.durable_seq or stream.index.state(seq) != ACTIVE:
-                continue
-            message = Message(stream.stored(seq))
-            if self.main.sessions is not None and message.session_id() is None:
-                continue
-            message.forget_death()
-            stream.remove(seq, records.FORWARDED)
-            self.accept(message, now_ms, message.ttl_ms, 0)
-            count += 1
-        return count
-
     def apply_to_streams(
         self, lock_duration_ms: int, max_delivery_count: int, dead_letters_expired: bool
     ) -> None:

@@ -18,6 +18,8 @@ _TIMERS_MIN: Final = 64
 # What streams may do unasked in one batch, in bytes that are read and written (see upkeep.py).
 # Some ten milliseconds of work: others are served in between.
 _EFFORT_MAX: Final = 1024 * 1024
+# What clients may ask for beyond that.
+_ASKED_EFFORT_MAX: Final = 64 * 1024 * 1024
 # A time that has come, whatever the time is.
 _AT_ONCE: Final = 1
 
@@ -73,7 +75,10 @@ class Kernel:
         self.effort_max: int = _EFFORT_MAX
         #: What streams may still do unasked in this batch.
         self.effort_left: int = _EFFORT_MAX
+        #: The disk is full: no message is written anew, as a dead letter is.
+        self.is_full = False
         self._put_off: list[Wakeable] = []
+        self._short_of_room: dict[Wakeable, None] = {}
         self._ready: list[Wakeable] = []
         self._touched: list[Wakeable] = []
         self._runs: list[Wakeable] = []
@@ -88,6 +93,10 @@ class Kernel:
         if not stream.is_ready:
             stream.is_ready = True
             self._ready.append(stream)
+
+    @property
+    def has_ready(self) -> bool:
+        return bool(self._ready)
 
     def dispatch_ready(self, now_ms: int) -> None:
         while self._ready:
@@ -140,6 +149,29 @@ class Kernel:
             late.append(late.pop(0))
             for stream in late:
                 stream.is_put_off = False
+                self.call_at(_AT_ONCE, stream)
+
+    def takes_effort(self, size: int) -> bool:
+        """Count what a client asks to be written anew; tell whether this batch has room for it.
+
+        A range of settlements, or a list of numbers, is a small frame, and may stand for more
+        than a batch can hold.
+        """
+        if self.effort_left < -_ASKED_EFFORT_MAX:
+            return False
+        self.effort_left -= size
+        return True
+
+    def wait_for_room(self, stream: Wakeable) -> None:
+        """The disk is full: let the stream go on once it is not."""
+        self._short_of_room[stream] = None
+
+    def set_full(self, is_full: bool) -> None:
+        self.is_full = is_full
+        if not is_full and self._short_of_room:
+            waiting = self._short_of_room
+            self._short_of_room = {}
+            for stream in waiting:
                 self.call_at(_AT_ONCE, stream)
 
     def committed(self, sealed: Sealed) -> None:

@@ -1,7 +1,38 @@
-"""Messages that were set aside, deferred or reserved, and wait in their own places again."""
+"""Messages that were set aside, deferred, reserved or dead, and wait where they were again."""
 
+from twinbus.core import errors
+from twinbus.core.errors import BusError
+from twinbus.engine import records
 from twinbus.engine.entities import Holder
+from twinbus.engine.index import ACTIVE
+from twinbus.engine.message import Message
 from twinbus.engine.stream import Stream
+
+
+def resubmit(holder: Holder, stream: Stream, seqs: list[int], now_ms: int) -> int:
+    """Put dead letters back where they died: into this queue, or this one subscription.
+
+    A message leaves the dead-letter queue and enters its own in one step; it is never in
+    neither place. Those that are locked or gone are passed over, and so are those that this
+    entity could hand to nobody, for want of a session id. Gives how many went: as many as one
+    batch may take. Whoever wants all asks again until none goes.
+    """
+    if stream.is_main:
+        raise BusError(errors.NOT_ALLOWED, f"'{stream.path}' holds no dead letters to send again.")
+    count = 0
+    for seq in seqs:
+        if seq > stream.durable_seq or stream.index.state(seq) != ACTIVE:
+            continue
+        message = Message(stream.stored(seq))
+        if holder.main.sessions is not None and message.session_id() is None:
+            continue
+        if not stream.kernel.takes_effort(len(message.stored)):
+            break
+        message.forget_death()
+        stream.remove(seq, records.FORWARDED)
+        holder.accept(message, now_ms, message.ttl_ms, 0)
+        count += 1
+    return count
 
 
 def undefer(holder: Holder, stream: Stream, seqs: list[int], now_ms: int) -> None:

@@ -59,6 +59,23 @@ class Settlement:
                 f"Nothing can be dead-lettered from '{stream.path}': complete it instead.",
             )
 
+    def take_effort(self, stream: Stream, lock: Lock, now_ms: int) -> None:
+        """Refuse to write a message anew while there is no room for it; it stays as it is."""
+        if self.what != DEAD_LETTER and not self.properties:
+            return
+        stream.check_lock(lock, now_ms)
+        kernel = stream.kernel
+        if kernel.is_full:
+            raise BusError(
+                errors.SERVER_BUSY,
+                "The broker's disk is full: no message can be dead-lettered or changed. Complete or"
+                " abandon it, or try again when there is room.",
+            )
+        if not kernel.takes_effort(stream.size(lock.seq)):
+            raise BusError(
+                errors.SERVER_BUSY, "That is too much at once. Settle the rest again in a moment."
+            )
+
     def _check_size(self, stream: Stream, lock: Lock) -> None:
         """What is set must fit, like what is sent. A dead letter is moved once and for all: what
         it has already does not keep it from dying."""

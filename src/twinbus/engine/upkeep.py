@@ -3,7 +3,8 @@ handed on.
 
 A million of them may be due at one moment, and gigabytes of payload. In one go they would make
 everybody wait, and a batch that no journal takes. So the kernel allows so much effort a batch,
-and what is left goes on with the next one. What has expired is delivered to nobody meanwhile.
+and what is left goes on with the next one. On a full disk nothing dies: a dead letter is a message
+written anew. What has expired is delivered to nobody meanwhile.
 """
 
 from collections import deque
@@ -72,7 +73,7 @@ class Upkeep(Shelf):
     def tend(self, now_ms: int) -> None:
         """Do what is due, as far as this batch allows."""
         kernel = self.kernel
-        while self.dying and kernel.effort_left > 0:
+        while self.dying and self._may_bury():
             seq, reason, description, delivery_count = self.dying.popleft()
             if self.index.state(seq) == LOCKED:
                 self._bury(seq, reason, description, delivery_count, now_ms)
@@ -81,7 +82,9 @@ class Upkeep(Shelf):
             if self.due.get(seq) == due_ms:
                 kernel.effort_left -= MOVE_EFFORT * self.owner.copies() + self.size(seq)
                 self.owner.activate(self, seq, now_ms)
-        if self.dying or self._is_one_due(now_ms):
+        if self.dying:
+            self._wait_to_bury()
+        if self._is_one_due(now_ms):
             kernel.put_off(self)
         if (self.receivers or self.has_expired) and self.index.expires_min <= now_ms:
             self._expire(now_ms)
@@ -94,6 +97,10 @@ class Upkeep(Shelf):
     def _expire(self, now_ms: int) -> None:
         """Let go those whose time is over."""
         kernel = self.kernel
+        if self.dead_letters_expired and kernel.is_full:
+            self.has_expired = True
+            kernel.wait_for_room(self)
+            return
         count_max = max(kernel.effort_left, 0) // _DROP_EFFORT + 1
         found = self.index.expired(now_ms, self.durable_seq, count_max)
         self.has_expired = len(found) == count_max
@@ -111,10 +118,10 @@ class Upkeep(Shelf):
         if not expires_ms or expires_ms > now_ms:
             return False
         kernel = self.kernel
-        if kernel.effort_left <= 0:
+        if kernel.effort_left <= 0 or (self.dead_letters_expired and kernel.is_full):
             self.index.note_expiry(seq, expires_ms)
             self.has_expired = True
-            kernel.put_off(self)
+            self._wait_to_bury()
         elif self.dead_letters_expired:
             self._bury(
                 seq, "TTLExpiredException", "The message expired and was dead lettered.",
@@ -129,12 +136,21 @@ class Upkeep(Shelf):
         self, seq: int, reason: str, description: str, delivery_count: int, now_ms: int
     ) -> None:
         """Dead-letter a message that is locked by nobody, now or soon; nobody gets it again."""
-        if self.kernel.effort_left > 0:
+        if self._may_bury():
             self._bury(seq, reason, description, delivery_count, now_ms)
             return
         self.index.set_state(seq, LOCKED)
         self.dying.append((seq, reason, description, delivery_count))
-        self.kernel.put_off(self)
+        self._wait_to_bury()
+
+    def _may_bury(self) -> bool:
+        return self.kernel.effort_left > 0 and not self.kernel.is_full
+
+    def _wait_to_bury(self) -> None:
+        if self.kernel.is_full:
+            self.kernel.wait_for_room(self)
+        else:
+            self.kernel.put_off(self)
 
     def _bury(
         self, seq: int, reason: str, description: str, delivery_count: int, now_ms: int

@@ -212,11 +212,19 @@ class Journal:
         self._readback.forget_before(segment)
         self._worker.submit(partial(self._writer.drop_before, segment))
 
+    def has_reserve(self) -> bool:
+        """Tell whether a whole segment is in reserve, beyond the one being written.
+
+        Without it nothing new should be taken in: what is left is for what makes room.
+        """
+        is_short = self._writer.room.is_short
+        if is_short:
+            self._ask_for_room()
+        return not is_short
+
     def space_left(self) -> int:
         """Return how many bytes can surely still be written, beyond what is pending."""
         room = self._writer.room
-        if room.is_short:
-            self._ask_for_room()
         unwritten = self._next - self._start
         if self._in_flight is not None:
             unwritten += self._in_flight[0].length

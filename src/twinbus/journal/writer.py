@@ -6,7 +6,7 @@ thread reads only `room` and `failed`, each replaced as a whole.
 
 Room is reserved before it is needed: a segment is allocated with some headroom beyond its
 nominal size, for the batch that crosses it, and one spare segment is always kept ahead. So a
-full disk shows as little room left, while there is still room, and not as a failed write.
+full disk shows as a spare that cannot be had, while there is still room, and not as a failed write.
 """
 
 from __future__ import annotations
@@ -253,6 +253,6 @@ class Writer:
 
     def _publish(self) -> None:
         left = sum(size for _, size in self._spares)
-        if self._position < self._segment_bytes:  # else the next batch goes to another segment
-            left += self._end - self._position
+        # Beyond its nominal size no batch is begun, though one may end there.
+        left += max(0, min(self._end, self._segment_bytes) - self._position)
         self.room = Room(left, not self._spares)

@@ -480,6 +480,7 @@ class Bridge(Handler):
                 state = ACCEPTED
             else:
                 wanted = settlement.from_outcome(outcome)
+                wanted.take_effort(receiver.stream, lock, hub.now_ms)
                 wanted.apply(receiver.holder, receiver.stream, lock, hub.now_ms)
                 state = settlement.answer_to(outcome)
         except BusError as error:

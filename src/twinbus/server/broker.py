@@ -40,8 +40,6 @@ _HELD_BYTES_MAX = 64 * 1024 * 1024
 # A journal is compacted when it is this much longer than what is live in it.
 _GARBAGE_BYTES_MIN = 256 * 1024 * 1024
 _CARRY_STEP_BYTES = 1024 * 1024
-# Below this the disk counts as full for sends; what is left is for settlements.
-_SPACE_RESERVE_BYTES = 8 * 1024 * 1024
 # How often a full disk is looked at again, whether or not anything is written.
 _SPACE_RETRY_S = 1.0
 _BUSY = BusError(
@@ -77,7 +75,6 @@ class Broker:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._space_timer: asyncio.TimerHandle | None = None
-        self._is_full = False
         self._carrier: Carrier | None = None
         #: Nothing has to be compacted before this segment is begun.
         self._compact_from = 0
@@ -92,6 +89,7 @@ class Broker:
         self.commit_seconds_total = 0.0
         self._captured = captured
         self._replay()
+        self._check_space()
         self._pulse: Pulse | None = None
         if observing:
             self._pulse = Pulse(self.engine, journal, loop, self.hub, self.begin_turn)
@@ -165,21 +163,15 @@ class Broker:
             self._set_timer()
 
     def _write_out(self) -> None:
-        # Writing may let stalled receivers take more, which makes bridges dirty again.
-        while self.hub.dirty:
-            dirty = self.hub.dirty
-            self.hub.dirty = []
-            for bridge in dirty:
-                bridge.is_dirty = False
-                bridge.write_out()
-            # A journal that failed may have lost what was being carried: nothing can be read.
-            if self.journal.failed is None:
-                try:
-                    self.kernel.dispatch_ready(self.hub.now_ms)
-                except JournalFailed:
-                    self.begin_turn()  # to say so to everybody
-                except Exception as error:
-                    self._stop(error)
+        dirty = self.hub.dirty
+        self.hub.dirty = []
+        for bridge in dirty:
+            bridge.is_dirty = False
+            bridge.write_out()
+        # Writing lets stalled receivers take more. That is for another turn, or one that reads
+        # fast would have the broker to itself for as long as there are messages.
+        if self.hub.dirty or (self.kernel.has_ready and self.journal.failed is None):
+            self.begin_turn()
 
     def _set_timer(self) -> None:
         deadline_ms = self.kernel.deadline_ms()
@@ -277,8 +269,9 @@ class Broker:
 
     def _check_space(self) -> None:
         """Refuse sends while the disk is full; settlements go on, and make room."""
-        self._is_full = self.journal.space_left() < _SPACE_RESERVE_BYTES
-        if self._is_full:
+        is_full = not self.journal.has_reserve()
+        self.kernel.set_full(is_full)
+        if is_full:
             if self.hub.refusing is None:
                 log.error("the disk is full: sends are refused until there is room")
             self.hub.refusing = BusError(
@@ -368,7 +361,7 @@ class Broker:
             if self.journal.current_segment < self._compact_from:
                 return
             segments = self.journal.segments()
-            if len(segments) < (2 if self._is_full else 3) or not self._has_garbage(segments):
+            if len(segments) < (2 if self.kernel.is_full else 3) or not self._has_garbage(segments):
                 self._compact_from = self.journal.current_segment + 1
                 return
             if self._captured and self._captured() < self.journal.last_lsn(segments[0][0]):
@@ -394,7 +387,7 @@ class Broker:
     def _has_garbage(self, segments: list[tuple[int, int]]) -> bool:
         total = sum(size for _, size in segments)
         kept_bytes = self.engine.kept_bytes()
-        if self._is_full:
+        if self.kernel.is_full:
             # Whatever makes room is welcome, but what lives must fit into what is left. A little
             # is risked for a whole segment: a disk without room for one is seldom full to the
             # last byte.

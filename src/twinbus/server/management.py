@@ -56,6 +56,9 @@ _SETTLEMENTS = {
     "suspended": settlement.DEAD_LETTER,
 }
 
+# What keeps messages that the disk may have no room for.
+_NEED_ROOM = ("schedule-message", "twinbus:resubmit")
+
 # Of what a request is counted as, where that is not MANAGED.
 _OBSERVED_AS = {
     "peek-message": observations.PEEKED,
@@ -152,7 +155,7 @@ class Management:
         given = request.body if isinstance(request.body, dict) else {}
         body = {str(key): value for key, value in given.items()}
         body["associated-link-name"] = request.headers.get("associated-link-name")
-        if name == "schedule-message":
+        if name in _NEED_ROOM:
             self._hub.check_sends()
         return perform(body)
 
@@ -272,6 +275,7 @@ class Management:
         locks = [self._lock(token) for token in dict.fromkeys(body["lock-tokens"])]
         for lock in locks:
             wanted.check(stream, lock, self._hub.now_ms)
+            wanted.take_effort(stream, lock, self._hub.now_ms)
         for lock in locks:
             wanted.apply(holder, stream, lock, self._hub.now_ms)
 
@@ -423,7 +427,7 @@ class Management:
     def _resubmit(self, body: Body) -> Body:
         holder = self._holder()
         seqs = _numbers(body)
-        count = holder.resubmit(self._stream(), seqs, self._hub.now_ms)
+        count = returning.resubmit(holder, self._stream(), seqs, self._hub.now_ms)
         return {"message-count": Int(count)}
 
     def _reservation(self, perform: reservations.Operation, body: Body) -> Body:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from engine_kit import LOCK_MS, Kit, Taker, payload, properties_of, refusal
@@ -11,6 +12,7 @@ from twinbus.core import errors
 from twinbus.core.descriptions import INT32_MAX
 from twinbus.engine import settlement
 from twinbus.engine.entities import Queue
+from twinbus.engine.returning import resubmit
 from twinbus.engine.settlement import PLAIN_COMPLETE, Settlement
 
 DEAD = 1
@@ -218,7 +220,7 @@ def test_a_dead_letter_can_be_sent_again() -> None:
     queue = kit.queue(max_delivery_count=1)
     kit.send(queue, payload(properties={"kept": 1}))
     fail_until_dead(kit, queue)
-    assert queue.resubmit(queue.stream(DEAD), [1, 2], kit.now_ms) == 1
+    assert resubmit(queue, queue.stream(DEAD), [1, 2], kit.now_ms) == 1
     kit.settle_down()
     taker = kit.taker(queue)
     assert taker.counts == [0]
@@ -228,7 +230,7 @@ def test_a_dead_letter_can_be_sent_again() -> None:
 def test_what_is_no_dead_letter_is_not_sent_again() -> None:
     kit = Kit()
     queue = kit.queue()
-    error = refusal(lambda: queue.resubmit(queue.main, [1], kit.now_ms))
+    error = refusal(lambda: resubmit(queue, queue.main, [1], kit.now_ms))
     assert error.kind is errors.NOT_ALLOWED
 
 
@@ -240,3 +242,68 @@ def test_a_disabled_queue_takes_no_sends_but_keeps_what_it_has(status: str) -> N
     kit.namespace.update_queue(replace(queue.description, status=status), kit.now_ms)
     assert refusal(lambda: kit.send(queue, payload())).kind is errors.ENTITY_DISABLED
     assert kit.bodies(queue) == [b"body"]
+
+
+def test_more_than_a_batch_may_hold_goes_some_at_a_time() -> None:
+    kit = Kit()
+    queue = kit.queue(max_delivery_count=1, max_message_size_in_kilobytes=100 << 10)
+    count = 5
+    kit.send(queue, *[payload(bytes(20 << 20)) for _ in range(count)])
+    fail_until_dead(kit, queue)
+    dead = queue.stream(DEAD)
+    went = []
+    while n := resubmit(queue, dead, list(range(1, count + 1)), kit.now_ms):
+        went.append(n)
+        kit.settle_down()
+    assert went == [4, 1]
+
+
+# --- a full disk ---------------------------------------------------------------------------
+
+
+def test_d5_e11_nothing_that_expires_dies_on_a_full_disk() -> None:
+    """It would be written anew. Nobody gets it meanwhile, and it goes when there is room."""
+    kit = Kit()
+    queue = kit.queue(dead_lettering_on_message_expiration=True)
+    kit.send(queue, *[payload(b"%d" % n, ttl_ms=1_000) for n in range(3)])
+    kit.engine.kernel.set_full(True)
+    kit.wait(2_000)
+    taker = kit.taker(queue, credit=9)
+    kit.wait(60_000)
+    assert taker.bodies == []
+    assert queue.main.index.live == 3
+    assert kit.engine.kernel.deadline_ms() > kit.now_ms, "it would turn and turn"
+    kit.engine.kernel.set_full(False)
+    kit.wait(1)
+    assert queue.main.index.live == 0
+    assert kit.bodies(queue, DEAD) == [b"0", b"1", b"2"]
+    assert taker.bodies == []
+
+
+def test_d3_e11_nothing_dies_of_deliveries_on_a_full_disk() -> None:
+    kit = Kit()
+    queue = kit.queue(max_delivery_count=1)
+    kit.send(queue, payload())
+    kit.engine.kernel.set_full(True)
+    assert fail_until_dead(kit, queue) == 1
+    kit.wait(60_000)
+    assert queue.main.index.live == 1
+    kit.engine.kernel.set_full(False)
+    kit.wait(1)
+    assert kit.bodies(queue, DEAD) == [b"body"]
+
+
+def test_e11_what_a_receiver_wants_written_anew_is_refused_on_a_full_disk() -> None:
+    kit = Kit()
+    queue = kit.queue()
+    kit.send(queue, payload())
+    taker = kit.taker(queue)
+    kit.engine.kernel.set_full(True)
+    bury = Settlement(settlement.DEAD_LETTER)
+    change = Settlement(settlement.DEFER)
+    change.take_properties({"a": 1})
+    for wanted in (bury, change):
+        ask = partial(wanted.take_effort, queue.main, taker.locks[0], kit.now_ms)
+        assert refusal(ask).kind is errors.SERVER_BUSY
+    PLAIN_COMPLETE.take_effort(queue.main, taker.locks[0], kit.now_ms)
+    kit.settle(queue, queue.main, taker.locks[0], PLAIN_COMPLETE)

@@ -9,6 +9,7 @@ from engine_kit import Kit, payload
 from twinbus.core.units import MINUTE_MS
 from twinbus.engine.duplicates import DuplicateHistory
 from twinbus.engine.entities import Queue
+from twinbus.engine.returning import resubmit
 
 WINDOW_MS = 10 * MINUTE_MS
 TRANSFER = 2
@@ -151,7 +152,7 @@ def test_e7_d8_what_was_refused_is_not_remembered() -> None:
     kit.namespace.update_queue(replace(target.description, status="Disabled"), kit.now_ms)
     kit.send(source, payload(message_id="x"))
     kit.namespace.update_queue(replace(target.description, status="Active"), kit.now_ms)
-    assert source.resubmit(source.stream(TRANSFER), [1], kit.now_ms) == 1
+    assert resubmit(source, source.stream(TRANSFER), [1], kit.now_ms) == 1
     assert len(kit.bodies(target)) == 1
 
 

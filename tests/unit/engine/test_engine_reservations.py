@@ -13,6 +13,7 @@ from twinbus.core import errors, limits
 from twinbus.engine import browsing, records, reserving
 from twinbus.engine.entities import Holder, Queue
 from twinbus.engine.index import ACTIVE, RESERVED
+from twinbus.engine.returning import resubmit
 from twinbus.engine.settlement import PLAIN_COMPLETE
 from twinbus.engine.stream import Stream
 
@@ -183,7 +184,7 @@ def test_l3_dead_letters_and_subscriptions_can_be_reserved() -> None:
     for _ in range(3):
         reserving.attempt(dead, "job", 1, 1, kit.now_ms)
     assert outstanding(dead) == {1: ([1, 1], 3)}
-    assert subscription.resubmit(dead, [1], kit.now_ms) == 0
+    assert resubmit(subscription, dead, [1], kit.now_ms) == 0
     assert reserving.settle_upto(dead, "job", 1) == 1
     assert present(dead) == []
 

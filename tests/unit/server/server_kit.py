@@ -80,13 +80,12 @@ class Machine:
         *,
         segment_bytes: int = 8 << 10,
         memory_bytes: int = 1 << 20,
-        kind: type[Broker] = Broker,
         dice: Callable[[int], bytes] = bytes,
         **more: Any,
     ) -> None:
         self.loop = VirtualLoop()
         journal = Journal.open(DIRECTORY, disk=disk or MemoryDisk(), segment_bytes=segment_bytes)
-        self.broker = kind(journal, memory_bytes, self.loop, self.loop.now_ms, dice, **more)
+        self.broker = Broker(journal, memory_bytes, self.loop, self.loop.now_ms, dice, **more)
 
     def run(self, seconds: float = 0.001) -> None:
         """Let time pass; the least of it is enough for a turn, with a disk that is done at once."""

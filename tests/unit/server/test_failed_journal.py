@@ -31,7 +31,6 @@ from twinbus.engine.kernel import Wakeable
 from twinbus.engine.message import take_in
 from twinbus.engine.namespace import Namespace
 from twinbus.engine.stream import Stream
-from twinbus.server import broker as broker_module
 from twinbus.server.administration import NamespaceAdministration
 from twinbus.server.authorization import Guard
 
@@ -96,9 +95,7 @@ class Rig(Machine):
 
 
 @pytest.fixture
-def rig(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
-    # With segments as small as these the disk would count as full.
-    monkeypatch.setattr(broker_module, "_SPACE_RESERVE_BYTES", 0)
+def rig() -> Iterator[Rig]:
     rig = Rig()
     yield rig
     rig.close()

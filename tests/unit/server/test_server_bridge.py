@@ -15,10 +15,11 @@ from tests.unit.amqp.amqp_client import (
     accepted,
     source,
 )
-from tests.unit.engine.engine_kit import Kit, payload, section
+from tests.unit.engine.engine_kit import LOCK_MS, Kit, payload, section
 from tests.unit.server.server_kit import connected
 from twinbus.amqp.sections import BATCH_FORMAT
 from twinbus.amqp.types import Described, Symbol, UInt, ULong
+from twinbus.engine.index import LOCKED
 from twinbus.server.bridge import Sender
 from twinbus.server.door import SESSION_FILTER
 
@@ -199,3 +200,23 @@ def test_e10_s5_a_commit_is_refused_for_a_send_that_nobody_heard_of(body: bytes,
     assert why in work.send(body)
     assert work.end() == ""
     assert len(kit.bodies(queue)) == 1
+
+
+def test_a_small_frame_cannot_ask_for_a_batch_without_end() -> None:
+    """A range of dead letters is a few bytes; each is written anew. The rest is refused."""
+    kit = Kit()
+    queue = kit.queue()
+    kit.send(queue, *[payload(b"x") for _ in range(3)])
+    peer, _ = connected(kit)
+    peer.attach(0, receiver=True)
+    peer.flow(0, 3)
+    kit.settle_down()
+    peer.read()
+    # As after many large ones.
+    kit.engine.kernel.effort_left = -(64 << 20)
+    peer.disposition(0, 2, settled=False, state=Described(ULong(0x25), [None]))
+    assert queue.main.index.live == 2
+    assert queue.main.count_state(LOCKED) == 2
+    kit.settle_down()
+    kit.wait(LOCK_MS)
+    assert kit.bodies(queue) == [b"x", b"x"]

@@ -237,9 +237,7 @@ class Observed(Machine):
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Observed]:
-    # With segments as small as these the disk would count as full.
-    monkeypatch.setattr(broker_module, "_SPACE_RESERVE_BYTES", 0)
+def machine() -> Iterator[Observed]:
     machine = Observed()
     yield machine
     machine.close()

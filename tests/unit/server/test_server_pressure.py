@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 
-from tests.unit.amqp.amqp_client import ATTACH, BEGIN, OPEN, TRANSFER, attach_fields, performative
+from tests.unit.amqp.amqp_client import (
+    ATTACH,
+    BEGIN,
+    FLOW,
+    OPEN,
+    TRANSFER,
+    attach_fields,
+    performative,
+)
 from tests.unit.engine.engine_kit import Kit, payload
 from tests.unit.server.server_kit import Machine, OneHost, connected, never
 from twinbus.amqp.framing import AMQP_HEADER
@@ -15,6 +24,7 @@ from twinbus.amqp.types import UInt
 from twinbus.core import errors
 from twinbus.core.descriptions import QueueDescription
 from twinbus.core.errors import BusError
+from twinbus.engine.message import take_in
 from twinbus.server import broker as broker_module
 from twinbus.server.door import FrontDoor
 from twinbus.server.listener import AmqpListener
@@ -47,6 +57,12 @@ class Client(asyncio.Transport):
         fields = [UInt(0), UInt(self._sent), b"tag", UInt(0), False, False]
         self._sent += 1
         self._protocol.data_received(performative(TRANSFER, fields, payload=payload(body)))
+
+    def receive(self, credit: int) -> None:
+        """Attach to the queue as a receiver, too."""
+        asked = performative(ATTACH, attach_fields(1, True, "receiver"))
+        flow = [UInt(0), UInt(1 << 30), UInt(0), UInt(5000), UInt(1), UInt(0), UInt(credit)]
+        self._protocol.data_received(asked + performative(FLOW, flow))
 
     def lose(self) -> None:
         self._protocol.connection_lost(None)
@@ -200,6 +216,27 @@ def test_a_client_that_is_held_and_does_not_read_waits_for_both(machine: Crowded
 
     second.read_all()
     assert not second.paused
+
+
+def test_one_that_reads_fast_leaves_turns_to_others(machine: Crowded) -> None:
+    """However much waits for it, and however much its socket takes."""
+    (reader,) = machine.clients(1)
+    body = bytes(200_000)
+    for _ in range(50):
+        machine.queue.publish(take_in(payload(body), str), machine.broker.begin_turn())
+        machine.run()
+
+    async def turns() -> list[int]:
+        reader.receive(50)
+        heard = [len(reader.heard)]
+        while heard[-1] < 50 * len(body):
+            await asyncio.sleep(0)
+            heard.append(len(reader.heard))
+            assert len(heard) < 1000
+        return heard
+
+    heard = machine.loop.run_until_complete(turns())
+    assert max(after - before for before, after in pairwise(heard)) < 2 << 20
 
 
 def test_a_refusal_that_is_raised_again_and_again_does_not_grow() -> None:

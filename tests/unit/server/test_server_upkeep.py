@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.store.journal_disks import MemoryDisk
 from tests.unit.engine.engine_kit import Kit, Taker, payload
 from tests.unit.server.server_kit import Machine
+from twinbus.core import errors
 from twinbus.core.descriptions import QueueDescription
+from twinbus.core.errors import BusError
 from twinbus.engine import records
 from twinbus.engine.entities import Queue
 from twinbus.engine.message import take_in
 from twinbus.server import broker as broker_module
+from twinbus.server.administration import NamespaceAdministration
+from twinbus.server.authorization import Guard
 from twinbus.server.broker import Broker
 
 
 class OneQueue(Machine):
     def __init__(
-        self, segment_bytes: int, capacity_bytes: int = 1 << 40, **settings: object
+        self, segment_bytes: int, disk: MemoryDisk | None = None, **settings: object
     ) -> None:
-        super().__init__(MemoryDisk(capacity_bytes=capacity_bytes), segment_bytes=segment_bytes)
+        super().__init__(disk, segment_bytes=segment_bytes)
         now_ms = self.broker.begin_turn()
         description = QueueDescription("q", **settings)  # type: ignore[arg-type]
         namespace = self.broker.engine.namespace("n", now_ms)
-        self.queue: Queue = namespace.create_queue(description, now_ms)
+        self.queue: Queue = namespace.queues.get("q") or namespace.create_queue(description, now_ms)
         self.run()
 
     def send(self, *payloads: bytes) -> None:
@@ -31,12 +37,6 @@ class OneQueue(Machine):
         for one in payloads:
             self.queue.publish(take_in(one, str), now_ms)
         self.run()
-
-
-@pytest.fixture(autouse=True)
-def small_disks(monkeypatch: pytest.MonkeyPatch) -> None:
-    # With segments as small as these the disk would count as full.
-    monkeypatch.setattr(broker_module, "_SPACE_RESERVE_BYTES", 0)
 
 
 def test_e5_what_is_due_goes_on_batch_by_batch_while_nothing_else_happens() -> None:
@@ -107,12 +107,9 @@ def test_small_messages_are_no_garbage() -> None:
 
 
 @pytest.mark.parametrize("left", [0, 3])
-def test_e11_receiving_makes_room_on_a_full_disk(
-    monkeypatch: pytest.MonkeyPatch, left: int
-) -> None:
+def test_e11_receiving_makes_room_on_a_full_disk(left: int) -> None:
     """However little garbage that is: there is no room for the segment that would show more."""
-    monkeypatch.setattr(broker_module, "_SPACE_RESERVE_BYTES", 8_000)
-    machine = OneQueue(20_000, capacity_bytes=120_000)
+    machine = OneQueue(20_000, MemoryDisk(capacity_bytes=120_000))
     while machine.broker.why_refusing() is None:
         machine.send(payload(bytes(2_000)))
     machine.run(5)
@@ -124,6 +121,46 @@ def test_e11_receiving_makes_room_on_a_full_disk(
     assert machine.broker.why_refusing() is None
     assert machine.broker.journal.failed is None
     assert stream.index.live == left
+    machine.close()
+
+
+@pytest.mark.parametrize("segments", [2, 3])
+def test_e11_a_disk_that_is_full_to_the_last_byte_takes_settlements(segments: int) -> None:
+    """Also after a restart; and sends are refused from its first moment on."""
+    disk = MemoryDisk(capacity_bytes=segments * 20_000 * 9 // 8)
+    machine = OneQueue(20_000, disk)
+    while machine.broker.why_refusing() is None:
+        machine.send(payload(bytes(2_000)))
+    count = machine.queue.main.durable_seq
+    assert count > 5
+    disk.kill_holders()
+    machine = OneQueue(20_000, disk)
+    assert machine.broker.why_refusing() is not None
+    for seq in range(1, count + 1):
+        machine.queue.main.remove_range(seq, seq, records.COMPLETED)
+        machine.broker.begin_turn()
+        machine.run(1.1)
+        assert machine.broker.journal.failed is None
+    assert machine.broker.why_refusing() is None
+    machine.close()
+
+
+def test_e11_on_a_full_disk_entities_can_be_changed_and_removed() -> None:
+    """That is a way out of it; there is only no room for new ones."""
+    machine = OneQueue(20_000, MemoryDisk(capacity_bytes=50_000))
+    while machine.broker.why_refusing() is None:
+        machine.send(payload(bytes(2_000)))
+    namespace = machine.broker.engine.namespace("n", machine.loop.now_ms())
+    admin = NamespaceAdministration(machine.broker, namespace, Guard(namespace, [], checks=False))
+    perform = machine.loop.run_until_complete
+    perform(admin.update_queue(replace(machine.queue.description, status="SendDisabled")))
+    with pytest.raises(BusError) as refused:
+        perform(admin.create_queue(QueueDescription("another")))
+    assert refused.value.kind is errors.SERVER_BUSY
+    perform(admin.delete("q"))
+    machine.run(2)
+    assert machine.broker.why_refusing() is None
+    perform(admin.create_queue(QueueDescription("another")))
     machine.close()
 
 

@@ -21,7 +21,7 @@ from twinbus.engine import records
 from twinbus.engine.entities import Entity, Holder
 from twinbus.engine.index import ACTIVE, DEFERRED, SCHEDULED
 from twinbus.engine.message import Message, take_in
-from twinbus.engine.returning import hand_on
+from twinbus.engine.returning import hand_on, resubmit
 from twinbus.engine.stream import Stream
 from twinbus.engine.view import View
 from twinbus.filters import Action, EvaluationError, FilterError, sql_action
@@ -154,8 +154,10 @@ class Changes:
         """Move dead letters back to where they died, or elsewhere, maybe changed on the way."""
         now_ms = self._begin(sends=True)
         if target is holder and not action:
-            step.done = holder.resubmit(stream, step.seqs, now_ms)
-            await self._broker.durable()
+            while done := resubmit(holder, stream, step.seqs, now_ms):
+                step.done += done
+                await self._broker.durable()
+                now_ms = self._begin(sends=True)
             return step
         change = _change(action)
         step.failures = []
