@@ -53,6 +53,13 @@ NEXT_SESSION_WAIT_MS = 65_000
 # a receive call which ends at the same moment still ends quietly (as Azure does).
 SESSION_LOST_NOTICE_MS = 1_000
 
+# $management requests. One holds a message as large as the entity takes, with what stands around
+# it, or what ends the largest round of bulk work: 50,000 messages, each with a reason, as seven
+# values each. Values are counted because some take one byte on the wire and seventy in memory.
+REQUEST_BYTES_AROUND = 64 * 1024
+REQUEST_BYTES_MIN = 32 * 1024 * 1024
+REQUEST_VALUES_MAX = 500_000
+
 # $management answers hold at most this many messages and bytes; clients ask again.
 PEEK_COUNT_MAX = 250
 PEEK_BYTES_MAX = 1024 * 1024
