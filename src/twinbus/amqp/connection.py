@@ -75,12 +75,15 @@ class Connection(FrameReader):
         channel_max: int = 4999,
         idle_timeout_ms: int = 240_000,
         handshake_timeout_ms: int = 30_000,
+        partial_bytes_max: int = 200 * 1024 * 1024,
     ) -> None:
         super().__init__(max_frame_size)
         self.handler = handler
         self.container_id = container_id
         self.sessions: dict[int, AmqpSession] = {}
         self.link_count = 0
+        # What the links hold of messages whose end has not come; they keep count of it.
+        self.partial_bytes = 0
         self.user: str | None = None
         self.remote_container_id = ""
         self.hostname: str | None = None
@@ -89,6 +92,7 @@ class Connection(FrameReader):
         # Bytes for the peer, in order; sessions and links append to it.
         self.output: list[bytes] = []
         self._channel_max = channel_max
+        self._partial_bytes_max = partial_bytes_max
         self._idle_timeout_ms = idle_timeout_ms
         # How often the peer must hear from us; 0: it does not mind.
         self._keep_alive_ms = 0
@@ -325,3 +329,11 @@ class Connection(FrameReader):
         if self.link_count >= LINKS_MAX:
             raise ProtocolError(RESOURCE_LIMIT_EXCEEDED, f"more than {LINKS_MAX} links")
         self.link_count += 1
+
+    def check_partials(self) -> None:
+        """End a peer that begins more than it ends: what it holds open waits in memory."""
+        if self.partial_bytes > self._partial_bytes_max:
+            raise ProtocolError(
+                RESOURCE_LIMIT_EXCEEDED,
+                f"more than {self._partial_bytes_max} bytes of messages that are not whole",
+            )

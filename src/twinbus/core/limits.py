@@ -29,6 +29,9 @@ RULES_MAX = 2_000
 # AMQP, as Azure Service Bus announces them.
 FRAME_BYTES_MAX = 64 * 1024
 SENDER_CREDIT = 1_000
+# What the links of a connection hold of messages whose end has not come: two of the largest, so
+# that one can be under way while another begins.
+PARTIAL_BYTES_MAX = 2 * LARGE_MESSAGE_BYTES_MAX
 
 # As many clients as Azure allows a namespace.
 CONNECTIONS_MAX = 5_000

@@ -322,6 +322,8 @@ class Bridge(Handler):
         #: Locks of links that are over: they last as long as the connection does.
         self.held: list[tuple[Stream, Lock]] = []
         self.transactions = Transactions()
+        #: What requests weigh that wait in all nodes; those keep count of it.
+        self.waiting_bytes = 0
 
     def client(self) -> str:
         """The name that the client goes by."""

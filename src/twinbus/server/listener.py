@@ -62,7 +62,11 @@ class AmqpProtocol(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
         now_ms = self._broker.begin_turn()
         self.connection = Connection(
-            self._bridge, CONTAINER_ID, now_ms, max_frame_size=limits.FRAME_BYTES_MAX
+            self._bridge,
+            CONTAINER_ID,
+            now_ms,
+            max_frame_size=limits.FRAME_BYTES_MAX,
+            partial_bytes_max=limits.PARTIAL_BYTES_MAX,
         )
         self._bridge.connection = self.connection
         self._bridge.is_closing = self._transport.is_closing

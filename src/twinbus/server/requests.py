@@ -74,7 +74,6 @@ class RequestNode(Node):
         self.owed_bytes = 0
         #: Requests that wait until fewer answers do.
         self._waiting: deque[tuple[Link, bytes]] = deque()
-        self._waiting_bytes = 0
         self._will_go_on = False
 
     def add_reply_link(self, link: Link) -> None:
@@ -96,10 +95,10 @@ class RequestNode(Node):
     def _put_off(self, link: Link, payload: bytes) -> None:
         """Let a request wait, as many as the link had credit for."""
         self._waiting.append((link, payload))
-        self._waiting_bytes += len(payload)
+        self._bridge.waiting_bytes += len(payload)
         link.hold_credit = True
         bytes_max = limits.LARGE_MESSAGE_BYTES_MAX + limits.REQUEST_BYTES_AROUND
-        if self._waiting_bytes > bytes_max or (
+        if self._bridge.waiting_bytes > bytes_max or (
             link.credit == 0 and self._count(link) > limits.SENDER_CREDIT
         ):
             error = BusError(
@@ -124,7 +123,7 @@ class RequestNode(Node):
         links: dict[Link, None] = {}
         while self._waiting and self.owed_bytes <= limits.OWED_BYTES_MAX:
             link, payload = self._waiting.popleft()
-            self._waiting_bytes -= len(payload)
+            self._bridge.waiting_bytes -= len(payload)
             links[link] = None
             # An earlier request may have ended the link.
             if link.attached:
@@ -176,6 +175,7 @@ class RequestNode(Node):
         self._bridge.reply_links.pop(link, None)
         for payload in self._replies.pop(link, ()):
             self.owed_bytes -= len(payload)
-        self._waiting = deque(entry for entry in self._waiting if entry[0] is not link)
-        self._waiting_bytes = sum(len(payload) for _, payload in self._waiting)
+        waited = self._waiting
+        self._waiting = deque(entry for entry in waited if entry[0] is not link)
+        self._bridge.waiting_bytes -= sum(len(payload) for on, payload in waited if on is link)
         self._plan_to_go_on()
