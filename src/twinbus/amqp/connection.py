@@ -53,6 +53,9 @@ from twinbus.amqp.session import HANDLE_MAX, INCOMING_WINDOW, OUTGOING_WINDOW, A
 
 NEVER_MS: Final = 1 << 62
 LINKS_MAX: Final = 5000
+# How many deliveries and links the frames of one `receive` may look through before others get
+# their turn. A frame of thirty bytes can name all that there are, and be repeated.
+EFFORT_MAX: Final = 10_000
 # A peer cannot make us write more often than this by announcing a tiny idle time-out.
 KEEP_ALIVE_MS_MIN: Final = 250
 
@@ -98,6 +101,7 @@ class Connection(FrameReader):
         self._keep_alive_ms = 0
         self._stage = _START
         self._sasl: SaslServer | None = None
+        self._effort = 0
         self._open_sent = False
         self._now_ms = now_ms
         self._heard_ms = now_ms
@@ -193,10 +197,23 @@ class Connection(FrameReader):
     # -----------------------------------------------------------------------------------
     # Bytes to frames
 
+    @property
+    def is_interrupted(self) -> bool:
+        """Frames wait that cost too much for one turn: call `receive(b"")` in the next."""
+        return self.is_weary and len(self._cut) > 0
+
+    def add_effort(self, looked_through: int) -> None:
+        """Count what a frame looks through; enough of it ends the turn after that frame."""
+        self._effort += looked_through
+        if self._effort > EFFORT_MAX:
+            self.is_weary = True
+
     def receive(self, data: bytes, now_ms: int) -> None:
         """Take bytes as they came from the transport, cut anywhere."""
         if self.finished:
             return
+        self._effort = 0
+        self.is_weary = False
         self._now_ms = max(self._now_ms, now_ms)
         self._heard_ms = self._now_ms
         try:

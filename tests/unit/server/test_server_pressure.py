@@ -46,7 +46,10 @@ class Client(asyncio.Transport):
     def send(self, body: bytes) -> None:
         fields = [UInt(0), UInt(self._sent), b"tag", UInt(0), False, False]
         self._sent += 1
-        self._protocol.data_received(performative(TRANSFER, fields, payload=payload(body)))
+        self.receive(performative(TRANSFER, fields, payload=payload(body)))
+
+    def receive(self, data: bytes) -> None:
+        self._protocol.data_received(data)
 
     def lose(self) -> None:
         self._protocol.connection_lost(None)
