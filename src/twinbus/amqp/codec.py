@@ -38,8 +38,9 @@ FALSE: Final = b"\x42"
 
 NESTING_MAX: Final = 32
 # Elements such as null take no bytes inside an array, so their count is not bounded by
-# the bytes present. Nobody sends such arrays in earnest.
-ZERO_WIDTH_COUNT_MAX: Final = 255
+# the bytes present. Nobody sends such arrays in earnest: as many as an array has bytes
+# around them will do, or a few bytes of a stranger become hundreds of values.
+ZERO_WIDTH_COUNT_MAX: Final = 4
 
 _U16: Final = struct.Struct(">H")
 _U32: Final = struct.Struct(">I")

@@ -53,6 +53,9 @@ from twinbus.amqp.session import HANDLE_MAX, INCOMING_WINDOW, OUTGOING_WINDOW, A
 
 NEVER_MS: Final = 1 << 62
 LINKS_MAX: Final = 5000
+# How many deliveries and links the frames of one `receive` may look through before others get
+# their turn. A frame of thirty bytes can name all that there are, and be repeated.
+EFFORT_MAX: Final = 10_000
 # A peer cannot make us write more often than this by announcing a tiny idle time-out.
 KEEP_ALIVE_MS_MIN: Final = 250
 
@@ -75,12 +78,15 @@ class Connection(FrameReader):
         channel_max: int = 4999,
         idle_timeout_ms: int = 240_000,
         handshake_timeout_ms: int = 30_000,
+        partial_bytes_max: int = 200 * 1024 * 1024,
     ) -> None:
         super().__init__(max_frame_size)
         self.handler = handler
         self.container_id = container_id
         self.sessions: dict[int, AmqpSession] = {}
         self.link_count = 0
+        # What the links hold of messages whose end has not come; they keep count of it.
+        self.partial_bytes = 0
         self.user: str | None = None
         self.remote_container_id = ""
         self.hostname: str | None = None
@@ -89,11 +95,13 @@ class Connection(FrameReader):
         # Bytes for the peer, in order; sessions and links append to it.
         self.output: list[bytes] = []
         self._channel_max = channel_max
+        self._partial_bytes_max = partial_bytes_max
         self._idle_timeout_ms = idle_timeout_ms
         # How often the peer must hear from us; 0: it does not mind.
         self._keep_alive_ms = 0
         self._stage = _START
         self._sasl: SaslServer | None = None
+        self._effort = 0
         self._open_sent = False
         self._now_ms = now_ms
         self._heard_ms = now_ms
@@ -189,10 +197,23 @@ class Connection(FrameReader):
     # -----------------------------------------------------------------------------------
     # Bytes to frames
 
+    @property
+    def is_interrupted(self) -> bool:
+        """Frames wait that cost too much for one turn: call `receive(b"")` in the next."""
+        return self.is_weary and len(self._cut) > 0
+
+    def add_effort(self, looked_through: int) -> None:
+        """Count what a frame looks through; enough of it ends the turn after that frame."""
+        self._effort += looked_through
+        if self._effort > EFFORT_MAX:
+            self.is_weary = True
+
     def receive(self, data: bytes, now_ms: int) -> None:
         """Take bytes as they came from the transport, cut anywhere."""
         if self.finished:
             return
+        self._effort = 0
+        self.is_weary = False
         self._now_ms = max(self._now_ms, now_ms)
         self._heard_ms = self._now_ms
         try:
@@ -325,3 +346,11 @@ class Connection(FrameReader):
         if self.link_count >= LINKS_MAX:
             raise ProtocolError(RESOURCE_LIMIT_EXCEEDED, f"more than {LINKS_MAX} links")
         self.link_count += 1
+
+    def check_partials(self) -> None:
+        """End a peer that begins more than it ends: what it holds open waits in memory."""
+        if self.partial_bytes > self._partial_bytes_max:
+            raise ProtocolError(
+                RESOURCE_LIMIT_EXCEEDED,
+                f"more than {self._partial_bytes_max} bytes of messages that are not whole",
+            )

@@ -47,6 +47,8 @@ class FrameReader:
     def __init__(self, max_frame_size: int) -> None:
         self.finished = False
         self.awaits_header = True
+        # Set by who takes the frames, to be given no more of them for now.
+        self.is_weary = False
         self._max_frame_size = max_frame_size
         # The head of a frame whose rest has not come, and how long that frame is.
         self._cut = bytearray()
@@ -60,7 +62,7 @@ class FrameReader:
         raise NotImplementedError
 
     def read_frames(self, data: bytes) -> None:
-        """Hand over what is complete until `finished`, and keep the rest."""
+        """Hand over what is complete until `finished` or weary, and keep the rest."""
         if self._needed:
             self._cut += data
             if len(self._cut) < self._needed:
@@ -71,7 +73,7 @@ class FrameReader:
         pos = 0
         available = len(data)
         size = FRAME_HEADER_BYTES
-        while not self.finished and available - pos >= size:
+        while not self.finished and not self.is_weary and available - pos >= size:
             if self.awaits_header:
                 self.take_header(data[pos : pos + PROTOCOL_HEADER_BYTES])
                 pos += PROTOCOL_HEADER_BYTES

@@ -54,7 +54,8 @@ class Handler:
         """The peer said what became of one delivery of ours.
 
         With `settled` the delivery is forgotten already; without it, it stays until
-        `AmqpSession.settle_outgoing`. A peer that repeats itself is not told twice.
+        `AmqpSession.settle_outgoing`. A peer that repeats itself is not told twice, and one
+        that reports progress not at all.
         """
 
     def on_outcomes_end(self, session: AmqpSession) -> None:

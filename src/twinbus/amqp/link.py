@@ -224,26 +224,35 @@ class Link:
             self._partial = partial
         elif delivery_id >= 0 and delivery_id != partial.delivery_id:
             raise ProtocolError(NOT_ALLOWED, "a delivery inside another one")
-        partial.add(payload, settled, txn_id, self.max_message_size)
+        grown = partial.add(payload, settled, txn_id, self.max_message_size)
+        self.session.connection.partial_bytes += grown
         if aborted:
-            self._partial = None
+            self._end_partial()
             self._use_credit()
-        elif not more:
-            self._partial = None
+        elif more:
+            self.session.connection.check_partials()
+        else:
+            self._end_partial()
             if partial.too_large:
                 self._refuse_size(
                     partial.delivery_id, partial.settled, partial.size, partial.txn_id
                 )
                 return
-            whole = b"".join(partial.parts)
             self._hand_over(
                 partial.delivery_id,
                 partial.tag,
                 partial.message_format,
                 partial.settled,
-                whole,
+                bytes(partial.payload),
                 partial.txn_id,
             )
+
+    def _end_partial(self) -> None:
+        """The delivery is whole, aborted, or over with its link: the connection holds less."""
+        partial = self._partial
+        if partial is not None:
+            self._partial = None
+            self.session.connection.partial_bytes -= partial.held_bytes
 
     def _hand_over(
         self,
@@ -338,7 +347,7 @@ class Link:
         """Leave the open states. Late dispositions for the link's deliveries find nothing."""
         self.state = state
         self.credit = 0
-        self._partial = None
+        self._end_partial()
         self.session.drop_rest_of(self)
         for delivery_id in self._unsettled:
             del self.session.owners[delivery_id]
@@ -356,17 +365,26 @@ class Partial:
         self.message_format = message_format
         self.settled = False
         self.txn_id: bytes | None = None
-        self.parts: list[bytes] = []
+        # In one piece: as a list even empty frames would take memory, and nobody counts them.
+        self.payload = bytearray()
         self.size = 0
         self.too_large = False
+        # What it makes the connection hold; a tag may be as long as a frame.
+        self.held_bytes = 0
 
-    def add(self, payload: bytes, settled: bool, txn_id: bytes | None, size_max: int) -> None:
+    def add(self, payload: bytes, settled: bool, txn_id: bytes | None, size_max: int) -> int:
+        """Take a frame; give by how much `held_bytes` grew."""
         self.settled = self.settled or settled
         if txn_id is not None:
             self.txn_id = txn_id
         self.size += len(payload)
         if self.size > size_max:
             self.too_large = True
-            self.parts = []
+            self.payload = bytearray()
         else:
-            self.parts.append(payload)
+            self.payload += payload
+        before = self.held_bytes
+        self.held_bytes = len(self.payload) + len(self.tag)
+        if self.txn_id is not None:
+            self.held_bytes += len(self.txn_id)
+        return self.held_bytes - before

@@ -18,7 +18,7 @@ from twinbus.amqp.errors import (
 )
 from twinbus.amqp.framing import FRAME_HEADER_BYTES, frame
 from twinbus.amqp.link import ATTACHED, DETACHED, PENDING, Link
-from twinbus.amqp.outcomes import Outcome, read_outcome
+from twinbus.amqp.outcomes import KIND_RECEIVED, Outcome, read_outcome
 from twinbus.amqp.performatives import (
     Fields,
     disposition,
@@ -86,6 +86,11 @@ class AmqpSession:
             fields = [encode(False), number, number, encode(False), state]
             body = b"\x00\x53\x15" + encode_list(fields)
             self.connection.output.append(frame(self.channel, body))
+
+    def decide(self, delivery_id: int) -> None:
+        """An answer that settles this waits: what the peer says of it now comes too late."""
+        if delivery_id in self.owners:
+            self.decided.add(delivery_id)
 
     def settle_outgoing(self, first: int, last: int, state: bytes) -> None:
         """Settle what we sent, `first` to `last`, with an encoded state, and forget it.
@@ -263,6 +268,7 @@ class AmqpSession:
         if link is not None:
             link.peer_flow(delivery_count, link_credit, drain)
         if not was_open and (self.can_send() or self._rest_link is not midway):
+            self.connection.add_effort(len(self.links))
             for other in list(self.links.values()):
                 if other.is_sender and other.state == ATTACHED and other is not link:
                     self.connection.handler.on_flow(other)
@@ -278,6 +284,12 @@ class AmqpSession:
         if not is_receiver:
             return
         outcome = read_outcome(buf, state_at, state_end)
+        if outcome.kind == KIND_RECEIVED and outcome.txn_id is None and not settled:
+            # Progress, which changes nothing, however many deliveries have made it.
+            return
+        if first != last:
+            count = ((last - first) & _SERIAL) + 1
+            self.connection.add_effort(min(count, len(self.owners)))
         for delivery_id in self._unsettled_between(first, last):
             self._peer_outcome(delivery_id, settled, outcome)
         self.connection.handler.on_outcomes_end(self)

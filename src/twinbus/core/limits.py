@@ -29,6 +29,9 @@ RULES_MAX = 2_000
 # AMQP, as Azure Service Bus announces them.
 FRAME_BYTES_MAX = 64 * 1024
 SENDER_CREDIT = 1_000
+# What the links of a connection hold of messages whose end has not come: two of the largest, so
+# that one can be under way while another begins.
+PARTIAL_BYTES_MAX = 2 * LARGE_MESSAGE_BYTES_MAX
 
 # As many clients as Azure allows a namespace.
 CONNECTIONS_MAX = 5_000
@@ -52,6 +55,13 @@ NEXT_SESSION_WAIT_MS = 65_000
 # A lost session lock is lost at once; the receiver hears of it this much later, so that
 # a receive call which ends at the same moment still ends quietly (as Azure does).
 SESSION_LOST_NOTICE_MS = 1_000
+
+# $management requests. One holds a message as large as the entity takes, with what stands around
+# it, or what ends the largest round of bulk work: 50,000 messages, each with a reason, as seven
+# values each. Values are counted because some take one byte on the wire and seventy in memory.
+REQUEST_BYTES_AROUND = 64 * 1024
+REQUEST_BYTES_MIN = 32 * 1024 * 1024
+REQUEST_VALUES_MAX = 500_000
 
 # $management answers hold at most this many messages and bytes; clients ask again.
 PEEK_COUNT_MAX = 250

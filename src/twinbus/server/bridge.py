@@ -322,6 +322,8 @@ class Bridge(Handler):
         #: Locks of links that are over: they last as long as the connection does.
         self.held: list[tuple[Stream, Lock]] = []
         self.transactions = Transactions()
+        #: What requests weigh that wait in all nodes; those keep count of it.
+        self.waiting_bytes = 0
 
     def client(self) -> str:
         """The name that the client goes by."""
@@ -489,7 +491,12 @@ class Bridge(Handler):
             refusal = BusError(errors.DECODE_ERROR, f"The settlement cannot be read: {fault}")
             state = self._refuse_settlement(receiver, lock, settled, refusal, outcome.txn_id)
         if not settled:
-            hub.replies.settle(self, receiver.link.session, delivery_id, state, False)
+            session = receiver.link.session
+            hub.replies.settle(self, session, delivery_id, state, False)
+            if outcome.txn_id is not None or kind == outcomes.KIND_NONE:
+                # Any other outcome is known there as decided. Until the answer is out a repetition
+                # would get one of its own.
+                session.decide(delivery_id)
 
     def _refuse_settlement(
         self, receiver: Receiver, lock: Lock, settled: bool, error: BusError, txn_id: bytes | None

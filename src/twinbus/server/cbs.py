@@ -39,13 +39,14 @@ def _accept(visitor: Visitor, hosts: Hosts, request: Request, audience: str) -> 
         raise BusError(
             errors.NOT_IMPLEMENTED, f"'{operation}' is unknown to $cbs: it takes put-token."
         )
-    if not isinstance(request.body, str):
+    token = request.take_body()
+    if not isinstance(token, str):
         raise BusError(errors.UNAUTHORIZED, "The token must be a text in the message's value.")
     if visitor.namespace is None or visitor.guard is None:
         raise BusError(errors.UNAUTHORIZED, "The connection has no namespace.")
     if visitor.guard.checks:
         _check_host(visitor.namespace, hosts, audience)
-    claim = visitor.guard.check_token(request.body, audience, visitor.bridge.hub.now_ms // 1000)
+    claim = visitor.guard.check_token(token, audience, visitor.bridge.hub.now_ms // 1000)
     entity = names.parse_address(audience).entity
     if entity and visitor.namespace.find(entity) is None:
         raise errors.entity_not_found(audience)

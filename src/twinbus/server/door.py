@@ -198,7 +198,9 @@ class FrontDoor(Door):
             raise errors.entity_not_found(raw)
         if address.management:
             management = Management(visitor, visitor.namespace, entity, address)
-            bytes_max = limits.LARGE_MESSAGE_BYTES_MAX
+            bytes_max = max(
+                entity.message_bytes_max + limits.REQUEST_BYTES_AROUND, limits.REQUEST_BYTES_MIN
+            )
             self._attach_node(visitor, link, names.fold(path), management.answer, bytes_max)
         elif link.is_sender:
             self._attach_receiver(visitor, link, entity, address)

@@ -50,6 +50,8 @@ class AmqpProtocol(asyncio.Protocol):
         self._held: list[bytes] = []
         #: It has left too much unread.
         self._is_deaf = False
+        #: Frames of it wait for the next turn.
+        self._will_go_on = False
         self._visitor = Visitor(self._bridge)
         self._place: Place | None = None
         #: Until a key was shown: how long, and how many bytes, that may take.
@@ -62,7 +64,11 @@ class AmqpProtocol(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
         now_ms = self._broker.begin_turn()
         self.connection = Connection(
-            self._bridge, CONTAINER_ID, now_ms, max_frame_size=limits.FRAME_BYTES_MAX
+            self._bridge,
+            CONTAINER_ID,
+            now_ms,
+            max_frame_size=limits.FRAME_BYTES_MAX,
+            partial_bytes_max=limits.PARTIAL_BYTES_MAX,
         )
         self._bridge.connection = self.connection
         self._bridge.is_closing = self._transport.is_closing
@@ -100,7 +106,7 @@ class AmqpProtocol(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        if self._held or self._is_deaf:
+        if self._held or self._is_deaf or self._will_go_on:
             transport.pause_reading()
         else:
             transport.resume_reading()
@@ -129,6 +135,17 @@ class AmqpProtocol(asyncio.Protocol):
         if self.is_stranger:
             self._look_at_stranger()
         self._bridge.touch()
+        if self.connection.is_interrupted and not self._will_go_on:
+            # Others come first, and nothing more is read meanwhile.
+            self._will_go_on = True
+            asyncio.get_running_loop().call_soon(self._take_rest)
+            self._read_or_wait()
+
+    def _take_rest(self) -> None:
+        self._will_go_on = False
+        if self._transport is not None:
+            self._take_in(b"")
+            self._read_or_wait()
 
     def _look_at_stranger(self) -> None:
         connection = self.connection

@@ -109,11 +109,17 @@ class Management:
         if self._entity.removed:
             # A client keeps its links while somebody removes the entity and makes it anew.
             self._entity = self._namespace.find(self._address.entity) or self._entity
-        self._entity.accessed_ms = self._hub.now_ms
-        self._entity.meter.management_calls += 1
-        self._observe(_OBSERVED_AS.get(_operation(request), observations.MANAGED))
         try:
-            body = self._perform(request)
+            perform = self._admit(request)
+        except BusError as error:
+            self._count(request)
+            self._refuse(request, error)
+            return
+        # What cannot be decoded ends the link: that is no call.
+        given = request.take_body()
+        self._count(request)
+        try:
+            body = perform(_arguments(request, given))
         except BusError as error:
             self._refuse(request, error)
             return
@@ -135,6 +141,11 @@ class Management:
         answer = self._prepare(request, body)
         self._hub.replies.call(lambda failure: self._reply(request, answer, failure))
 
+    def _count(self, request: Request) -> None:
+        self._entity.accessed_ms = self._hub.now_ms
+        self._entity.meter.management_calls += 1
+        self._observe(_OBSERVED_AS.get(_operation(request), observations.MANAGED))
+
     def _observe(self, what: int, size: int = 0) -> None:
         """Note what the client asked for (C1)."""
         observer = self._hub.kernel.observer
@@ -142,7 +153,9 @@ class Management:
             stream = self._entity.number << 2 | self._address.stream
             observer.count(what, stream, self._visitor.bridge.client(), size)
 
-    def _perform(self, request: Request) -> Body | None:
+    def _admit(self, request: Request) -> Callable[[Body], Body | None]:
+        """Give what does the operation, or refuse it, by the headers alone: to decode a body
+        takes time and memory, which only those get who may ask for it."""
         name = _operation(request)
         known = self._operations.get(name)
         if known is None:
@@ -152,12 +165,9 @@ class Management:
         right, perform = known
         self._require(right)
         self._hub.check()
-        given = request.body if isinstance(request.body, dict) else {}
-        body = {str(key): value for key, value in given.items()}
-        body["associated-link-name"] = request.headers.get("associated-link-name")
         if name in _NEED_ROOM:
             self._hub.check_sends()
-        return perform(body)
+        return perform
 
     def _require(self, right: str) -> None:
         node = f"{self._address.path}/{names.MANAGEMENT}"
@@ -436,6 +446,15 @@ class Management:
 
 def _operation(request: Request) -> str:
     return str(request.headers.get("operation") or "").removeprefix(PREFIX)
+
+
+def _arguments(request: Request, given: object) -> Body:
+    """The request's map, with the link that it is about."""
+    body: Body = {}
+    if isinstance(given, dict):
+        body = {str(key): value for key, value in given.items()}
+    body["associated-link-name"] = request.headers.get("associated-link-name")
+    return body
 
 
 def _numbers(body: Body) -> list[int]:

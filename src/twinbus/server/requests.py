@@ -8,10 +8,12 @@ answer large: while a client takes no answers, its further requests wait.
 from collections import deque
 from collections.abc import Callable, Mapping
 
+from twinbus.amqp.counting import check_values
 from twinbus.amqp.errors import DecodeError
-from twinbus.amqp.exchange import decode_exchange, encode_exchange
+from twinbus.amqp.exchange import decode_body, decode_heads, encode_exchange, heads_bytes
 from twinbus.amqp.link import Link
 from twinbus.amqp.properties import Properties
+from twinbus.amqp.sections import locate
 from twinbus.core import errors, limits
 from twinbus.core.errors import BusError
 from twinbus.server.bridge import Bridge, Node
@@ -21,12 +23,22 @@ Soon = Callable[[Callable[[], None]], object]
 
 
 class Request:
-    """One request, decoded."""
+    """One request. Its body may be large, and is decoded for those only who may ask for that."""
 
     def __init__(self, payload: bytes, node: "RequestNode", link: Link) -> None:
         self.node = node
         self.link = link
-        self.properties, self.headers, self.body = decode_exchange(payload)
+        check_values(payload, limits.REQUEST_VALUES_MAX)
+        self._found = locate(payload)
+        if heads_bytes(self._found) > limits.HEADER_BYTES_MAX:
+            raise DecodeError(f"headers of more than {limits.HEADER_BYTES_MAX} bytes", 0)
+        self._payload = payload
+        self.properties, self.headers = decode_heads(payload, self._found)
+
+    def take_body(self) -> object:
+        """Decode the body, once. A `DecodeError` is the node's to answer."""
+        payload, self._payload = self._payload, b""
+        return decode_body(payload, self._found)
 
     def prepare(self, headers: Mapping[str, object], body: object) -> bytes:
         """Make an answer that is to be sent later: headers with their AMQP types, body as an
@@ -62,7 +74,6 @@ class RequestNode(Node):
         self.owed_bytes = 0
         #: Requests that wait until fewer answers do.
         self._waiting: deque[tuple[Link, bytes]] = deque()
-        self._waiting_bytes = 0
         self._will_go_on = False
 
     def add_reply_link(self, link: Link) -> None:
@@ -77,18 +88,17 @@ class RequestNode(Node):
 
     def _take(self, link: Link, payload: bytes) -> None:
         try:
-            request = Request(payload, self, link)
+            self._answer(Request(payload, self, link))
         except DecodeError as error:
             link.detach("amqp:decode-error", f"The request cannot be read: {error}")
-            return
-        self._answer(request)
 
     def _put_off(self, link: Link, payload: bytes) -> None:
         """Let a request wait, as many as the link had credit for."""
         self._waiting.append((link, payload))
-        self._waiting_bytes += len(payload)
+        self._bridge.waiting_bytes += len(payload)
         link.hold_credit = True
-        if self._waiting_bytes > limits.LARGE_MESSAGE_BYTES_MAX or (
+        bytes_max = limits.LARGE_MESSAGE_BYTES_MAX + limits.REQUEST_BYTES_AROUND
+        if self._bridge.waiting_bytes > bytes_max or (
             link.credit == 0 and self._count(link) > limits.SENDER_CREDIT
         ):
             error = BusError(
@@ -113,7 +123,7 @@ class RequestNode(Node):
         links: dict[Link, None] = {}
         while self._waiting and self.owed_bytes <= limits.OWED_BYTES_MAX:
             link, payload = self._waiting.popleft()
-            self._waiting_bytes -= len(payload)
+            self._bridge.waiting_bytes -= len(payload)
             links[link] = None
             # An earlier request may have ended the link.
             if link.attached:
@@ -165,6 +175,7 @@ class RequestNode(Node):
         self._bridge.reply_links.pop(link, None)
         for payload in self._replies.pop(link, ()):
             self.owed_bytes -= len(payload)
-        self._waiting = deque(entry for entry in self._waiting if entry[0] is not link)
-        self._waiting_bytes = sum(len(payload) for _, payload in self._waiting)
+        waited = self._waiting
+        self._waiting = deque(entry for entry in waited if entry[0] is not link)
+        self._bridge.waiting_bytes -= sum(len(payload) for on, payload in waited if on is link)
         self._plan_to_go_on()

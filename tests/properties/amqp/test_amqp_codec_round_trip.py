@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinbus.amqp.codec import decode, decode_whole, encode, encode_map, map_pairs, skip
+from twinbus.amqp.codec import (
+    ZERO_WIDTH_COUNT_MAX,
+    decode,
+    decode_whole,
+    encode,
+    encode_map,
+    map_pairs,
+    skip,
+)
+from twinbus.amqp.counting import check_values
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.types import (
     AmqpArray,
@@ -74,7 +83,9 @@ scalars: dict[int, st.SearchStrategy[Any]] = {
 
 arrays = st.one_of(
     [
-        st.lists(strategy, max_size=20).map(lambda items, code=code: AmqpArray(items, code))
+        st.lists(strategy, max_size=ZERO_WIDTH_COUNT_MAX if code < 0x50 else 20).map(
+            lambda items, code=code: AmqpArray(items, code)
+        )
         for code, strategy in scalars.items()
     ]
 )
@@ -118,6 +129,26 @@ def test_round_trip(value: object) -> None:
     assert same(again, value)
     assert encode(again) == data
     assert skip(data + b"\x40", 0) == len(data)
+
+
+def count_of(value: object) -> int:
+    """A value and all that is in it."""
+    if isinstance(value, Described):
+        return 1 + count_of(value.descriptor) + count_of(value.value)
+    if isinstance(value, dict):
+        return 1 + sum(count_of(k) + count_of(v) for k, v in value.items())
+    if isinstance(value, list):
+        return 1 + sum(map(count_of, value))
+    return 1
+
+
+@given(values)
+def test_values_are_counted_without_building_them(value: object) -> None:
+    data = encode(value)
+    count = count_of(value)
+    check_values(data, count)
+    with pytest.raises(DecodeError):
+        check_values(data, count - 1)
 
 
 @given(st.dictionaries(keys, values, max_size=8))

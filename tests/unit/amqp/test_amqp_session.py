@@ -13,8 +13,10 @@ from amqp_client import (
     Peer,
     Recorder,
     accepted,
+    performative,
 )
 
+from twinbus.amqp.connection import EFFORT_MAX
 from twinbus.amqp.framing import AMQP_HEADER
 from twinbus.amqp.link import Link
 from twinbus.amqp.outcomes import ACCEPTED, KIND_ACCEPTED, KIND_MODIFIED, Outcome
@@ -22,6 +24,9 @@ from twinbus.amqp.session import INCOMING_WINDOW
 from twinbus.amqp.types import Described, UInt, ULong
 
 TAG = b"0123456789abcdef"
+RECEIVED = Described(ULong(0x23), [UInt(0), ULong(0)])
+TRANSACTIONAL = Described(ULong(0x34), [b"t", accepted()])
+ECHO = [UInt(0), UInt(9), UInt(0), UInt(9), None, None, None, None, False, True]
 
 
 def joined(*, window: int = 5000, frame_size: int = 65536, links: int = 1) -> tuple[Peer, Link]:
@@ -248,13 +253,113 @@ def test_an_outcome_is_told_once() -> None:
     assert link.session.decided == set()
 
 
-def test_progress_decides_nothing() -> None:
+def test_progress_decides_nothing_and_is_not_told() -> None:
     peer, link = joined()
     deliver(link, "a")
-    received = Described(ULong(0x23), [UInt(0), ULong(0)])
-    for state in (received, None, accepted()):
+    for state in (RECEIVED, None, accepted()):
         peer.disposition(0, 0, settled=False, state=state)
+    assert [call[4].kind for call in peer.recorder.of("outcome")] == [0, KIND_ACCEPTED]
+    # In a transaction, or to end the delivery, it is.
+    peer.disposition(0, 0, settled=True, state=RECEIVED)
+    assert link.session.owners == {}
+    deliver(link, "b")
+    peer.disposition(1, 1, settled=False, state=Described(ULong(0x34), [b"t", RECEIVED]))
     assert len(outcomes(peer)) == 3
+
+
+def test_what_is_decided_otherwise_is_not_told_again() -> None:
+    """The handler knows why: it was refused, say, and waits for the disk."""
+    peer, link = joined()
+    deliver(link, "a")
+    for _ in range(2):
+        peer.disposition(0, 0, settled=False, state=TRANSACTIONAL)
+        link.session.decide(0)
+    assert len(outcomes(peer)) == 1
+    link.session.settle_outgoing(0, 0, ACCEPTED)
+    link.session.decide(0)
+    assert link.session.decided == set()
+
+
+# ---------------------------------------------------------------------------------------
+# Frames that cost much
+
+
+def wide(state: object, first: int = 0, *, settled: bool = False) -> bytes:
+    return performative(
+        DISPOSITION,
+        [True, UInt(first), UInt(2**32 - 1 if not first else first - 1), settled, state],
+    )
+
+
+def test_progress_of_everything_costs_nothing() -> None:
+    peer, link = joined()
+    for i in range(1000):
+        deliver(link, i)
+    peer.server.receive(wide(RECEIVED) * 1000, peer.now_ms)
+    assert not peer.server.is_weary
+
+
+@pytest.mark.parametrize("state", [TRANSACTIONAL, None, accepted()])
+def test_wide_dispositions_are_interrupted_and_go_on(state: object) -> None:
+    peer, link = joined(links=2)
+    for i in range(1000):
+        deliver(link, i)
+    peer.read()
+    frames = 35
+    # The last bytes are cut off, and come later.
+    data = wide(state) * frames + performative(FLOW, ECHO)
+    peer.server.receive(data[:-5], peer.now_ms)
+    turns = 1
+    while peer.server.is_interrupted:
+        told = len(outcomes(peer))
+        peer.server.receive(b"", peer.now_ms)
+        assert len(outcomes(peer)) - told <= EFFORT_MAX + 1000
+        turns += 1
+    assert turns == 1 + frames * 1000 // (EFFORT_MAX + 1000)
+    assert len(outcomes(peer)) == (1000 if state == accepted() else frames * 1000)
+    # Bytes that arrive meanwhile come behind.
+    assert [heard.code for heard in peer.write(data[-5:])] == [FLOW]
+
+
+def test_what_arrives_during_an_interruption_comes_behind() -> None:
+    peer, link = joined()
+    for i in range(1000):
+        deliver(link, i)
+    peer.server.receive(wide(TRANSACTIONAL) * 12, peer.now_ms)
+    assert len(outcomes(peer)) == 11_000
+    peer.write(wide(accepted(), settled=True))
+    assert len(outcomes(peer)) == 13_000
+    assert not peer.server.is_interrupted
+    assert link.session.owners == {}
+
+
+def test_a_connection_that_ends_is_not_interrupted() -> None:
+    peer, link = joined()
+    for i in range(1000):
+        deliver(link, i)
+    peer.server.receive(wide(TRANSACTIONAL) * 12, peer.now_ms)
+    assert peer.server.is_interrupted
+    peer.server.abort()
+    assert not peer.server.is_interrupted
+
+
+def test_single_settlements_are_never_interrupted() -> None:
+    peer, link = joined()
+    for i in range(1000):
+        deliver(link, i)
+    one = performative(DISPOSITION, [True, UInt(0), None, False, TRANSACTIONAL])
+    peer.server.receive(one * 20_000, peer.now_ms)
+    assert len(outcomes(peer)) == 20_000
+
+
+def test_a_window_that_opens_for_many_links_costs_as_well() -> None:
+    peer, _ = joined(links=500)
+    shut = performative(FLOW, [UInt(0), UInt(0), UInt(0), UInt(5)])
+    opened = performative(FLOW, [UInt(0), UInt(5), UInt(0), UInt(5)])
+    peer.server.receive((shut + opened) * 25, peer.now_ms)
+    assert peer.server.is_interrupted
+    peer.server.receive(b"", peer.now_ms)
+    assert len(peer.recorder.of("flow")) == 25 * 500
 
 
 def test_an_outcome_in_a_transaction_may_be_followed_by_another() -> None:

@@ -192,3 +192,34 @@ def test_e5_a_link_for_answers_that_ends_takes_what_is_owed_with_it(large: Kit) 
     client.peer.flow(ANSWERS, 10)
     assert asked(client.peek()) == [5]
     assert client.owed_bytes == 0
+
+
+def test_requests_that_wait_are_bounded_for_all_nodes_together(
+    large: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client may have a node for each queue there is."""
+    monkeypatch.setattr("twinbus.core.limits.LARGE_MESSAGE_BYTES_MAX", 50_000)
+    monkeypatch.setattr("twinbus.core.limits.REQUEST_BYTES_AROUND", 0)
+    others = ["r", "s", "t"]
+    client = Asking(large, credit=0)
+    for name in others:
+        large.send(large.queue(name), payload(b"x" * BODY_BYTES))
+    for handle, name in enumerate(["q", *others], start=10):
+        node = f"{name}/$management"
+        client.peer.attach(handle, receiver=False, name=f"to {name}", target=target(node))
+        client.peer.attach(handle + 10, receiver=True, name=f"of {name}", source=source(node))
+    ended: list[int] = []
+    request = section(0x73, ["request 0"]) + section(
+        0x74, {"operation": "com.microsoft:peek-message"}
+    )
+    request += section(0x77, {**PEEK, "more": b"x" * 20_000})
+    for number in range(4):
+        for handle in range(10, 14):
+            for frame in client.peer.transfer(handle, number, request, settled=True):
+                if frame.code == DETACH:
+                    ended.append(int(frame[0]))
+            client.end_turn()
+    assert client.bridge.waiting_bytes <= 50_000
+    assert ended
+    client.peer.server.abort()
+    assert client.bridge.waiting_bytes == 0

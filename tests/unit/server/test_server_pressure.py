@@ -56,13 +56,16 @@ class Client(asyncio.Transport):
     def send(self, body: bytes) -> None:
         fields = [UInt(0), UInt(self._sent), b"tag", UInt(0), False, False]
         self._sent += 1
-        self._protocol.data_received(performative(TRANSFER, fields, payload=payload(body)))
+        self.receive(performative(TRANSFER, fields, payload=payload(body)))
 
-    def receive(self, credit: int) -> None:
+    def receive(self, data: bytes) -> None:
+        self._protocol.data_received(data)
+
+    def attach_receiver(self, credit: int) -> None:
         """Attach to the queue as a receiver, too."""
         asked = performative(ATTACH, attach_fields(1, True, "receiver"))
         flow = [UInt(0), UInt(1 << 30), UInt(0), UInt(5000), UInt(1), UInt(0), UInt(credit)]
-        self._protocol.data_received(asked + performative(FLOW, flow))
+        self.receive(asked + performative(FLOW, flow))
 
     def lose(self) -> None:
         self._protocol.connection_lost(None)
@@ -227,7 +230,7 @@ def test_one_that_reads_fast_leaves_turns_to_others(machine: Crowded) -> None:
         machine.run()
 
     async def turns() -> list[int]:
-        reader.receive(50)
+        reader.attach_receiver(50)
         heard = [len(reader.heard)]
         while heard[-1] < 50 * len(body):
             await asyncio.sleep(0)

@@ -1,0 +1,118 @@
+"""Frames that name everything, again and again: others are served in between, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from tests.unit.amqp.amqp_client import (
+    ATTACH,
+    DISPOSITION,
+    FLOW,
+    accepted,
+    attach_fields,
+    performative,
+    source,
+)
+from tests.unit.engine.engine_kit import payload
+from tests.unit.server.test_server_pressure import ACCEPTED, SMALL, Client, Crowded
+from twinbus.amqp.connection import EFFORT_MAX
+from twinbus.amqp.types import Described, UInt, ULong
+from twinbus.engine.message import take_in
+
+UNSETTLED = 1_000
+FRAMES = 5 * EFFORT_MAX // UNSETTLED
+UNKNOWN_TRANSACTION = Described(ULong(0x34), [b"no such", accepted()])
+# An answer to a flow that asks for one: it comes when all before it is dealt with.
+ECHO = [UInt(0), UInt(5000), UInt(0), UInt(5000), None, None, None, None, False, True]
+FLOW_ANSWER = b"\x00\x53\x13"
+
+
+@pytest.fixture
+def machine() -> Iterator[Crowded]:
+    machine = Crowded()
+    yield machine
+    machine.close()
+
+
+@pytest.fixture
+def holder(machine: Crowded) -> Client:
+    """A client with many messages in hand."""
+    for _ in range(UNSETTLED):
+        message = take_in(payload(b"x"), lambda: "id")
+        machine.queue.publish(message, machine.broker.begin_turn())
+    (client,) = machine.clients(1)
+    give(machine, client, performative(ATTACH, attach_fields(1, True, "in", source=source("q"))))
+    credit = [UInt(0), UInt(5000), UInt(0), UInt(5000), UInt(1), UInt(0), UInt(UNSETTLED)]
+    give(machine, client, performative(FLOW, credit))
+    machine.run(0.1)
+    assert len(machine.queue.main.locked) == UNSETTLED
+    client.heard = b""
+    return client
+
+
+def give(machine: Crowded, client: Client, data: bytes) -> None:
+    """Hand over bytes as the loop does."""
+
+    async def receive() -> None:
+        client.receive(data)
+
+    machine.loop.run_until_complete(receive())
+
+
+def wide(state: object, first: int = 0, last: int = UNSETTLED - 1) -> bytes:
+    return performative(DISPOSITION, [True, UInt(first), UInt(last), False, state])
+
+
+@pytest.mark.parametrize("state", [UNKNOWN_TRANSACTION, None, accepted()])
+@pytest.mark.parametrize(
+    ("first", "turns_min"), [pytest.param(0, 1, id="all"), pytest.param(2**31, 4, id="none")]
+)
+def test_others_are_served_in_between(
+    machine: Crowded, holder: Client, state: object, first: int, turns_min: int
+) -> None:
+    """Also where a frame names none that is there: to find that out takes as long."""
+    (other,) = machine.clients(1)
+    data = wide(state, first, first + UNSETTLED) * FRAMES + performative(FLOW, ECHO)
+
+    async def serve() -> int:
+        holder.receive(data)
+        assert holder.paused
+        other.send(SMALL)
+        turns = 0
+        while holder.paused:
+            await asyncio.sleep(0)
+            turns += 1
+        return turns
+
+    assert machine.loop.run_until_complete(serve()) >= turns_min
+    assert machine.taken == UNSETTLED + 1
+    machine.run(0.1)
+    assert other.heard.count(ACCEPTED) == 1
+    assert FLOW_ANSWER in holder.heard
+
+
+@pytest.mark.parametrize("state", [UNKNOWN_TRANSACTION, None, accepted()])
+def test_what_repeats_itself_is_answered_once(
+    machine: Crowded, holder: Client, state: object
+) -> None:
+    """A refusal, too, waits for the disk; what is said until then gets no other."""
+    give(machine, holder, wide(state) * 3)
+    machine.run(0.1)
+    assert machine.queue.meter.settlements == UNSETTLED
+    give(machine, holder, wide(state) * 3)
+    machine.run(0.1)
+    assert machine.queue.meter.settlements == UNSETTLED
+
+
+def test_who_is_gone_is_not_gone_on_with(machine: Crowded, holder: Client) -> None:
+    async def leave() -> None:
+        holder.receive(wide(UNKNOWN_TRANSACTION) * FRAMES)
+        assert holder.paused
+        holder.lose()
+
+    machine.loop.run_until_complete(leave())
+    machine.run(0.1)
+    assert machine.queue.main.locked == {}
