@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from tests.capture.journals import WrittenJournal
+from tests.capture.journals import WrittenJournal, placed
 from tests.store.journal_disks import MemoryDisk, Operation, WatchedDisk, power_cut
 from twinbus.journal import Journal, JournalDamaged, RealDisk, tail
 from twinbus.journal.batch import HEADER_BYTES, entries
@@ -110,6 +110,63 @@ def test_dropped_records_are_a_gap_with_its_lsns(written: WrittenJournal) -> Non
         read_all(slow)
     assert (on_the_way.value.first_lsn, on_the_way.value.last_lsn) == (slow.next_lsn, first - 1)
     assert read_all(Tail(written.directory, first))[0] == first
+
+
+def fill_segment(written: WrittenJournal, *, copies: bool) -> None:
+    """Write until the next batch goes to another segment; compaction's copies take no LSN."""
+    segment = written.journal.current_segment
+    while written.journal.current_segment == segment:
+        if copies:
+            written.commit(carried=(placed(1, written.now_ms, 300),))
+        else:
+            written.place(1, 300)
+
+
+@pytest.mark.parametrize("last_are_copies", [False, True])
+@pytest.mark.parametrize("segments_read", [0, 1, 2])
+def test_l1_a_follower_outlives_the_segments_that_held_only_copies(
+    written: WrittenJournal, segments_read: int, last_are_copies: bool
+) -> None:
+    """Its own segment goes, and so does the next, and no record with them: the next one is found
+    further on. It stands before the last batch, which is held back, behind it, or in a segment of
+    copies."""
+    follower = Tail(written.directory, 1)
+    written.place(2)
+    if last_are_copies:
+        written.place(1)
+    else:
+        fill_segment(written, copies=False)
+        written.commit(carried=(placed(1, written.now_ms),))
+    fill_segment(written, copies=True)
+    lsns: list[int] = []
+    while follower.next_lsn <= written.last_lsn:
+        for data, start, batch in follower.read():
+            lsns += [lsn for lsn, *_ in entries(data, batch, start) if lsn]
+    for _ in range(segments_read):
+        lsns += read_all(follower)
+        fill_segment(written, copies=True)
+    fill_segment(written, copies=True)
+    written.place(2)
+    written.journal.drop_before(written.journal.current_segment)
+    for _ in range(100):
+        written.place(1, 300)  # over the bytes of the dropped ones
+    lsns += read_all(follower)
+    written.close()
+    assert lsns + read_all(follower) == list(range(1, written.last_lsn + 1))
+
+
+def test_a_batch_held_back_is_a_gap_when_it_is_dropped(written: WrittenJournal) -> None:
+    follower = Tail(written.directory, 1)
+    fill_segment(written, copies=False)
+    last = written.last_lsn
+    assert read_all(follower) == list(range(1, last))
+    for _ in range(2):
+        fill_segment(written, copies=True)
+    written.place()
+    written.journal.drop_before(written.journal.current_segment)
+    with pytest.raises(JournalGap) as gap:
+        read_all(follower)
+    assert (gap.value.first_lsn, gap.value.last_lsn) == (last, last)
 
 
 def test_damage_in_the_middle_is_named(written: WrittenJournal) -> None:

@@ -25,6 +25,7 @@ from engine_witness import Witness
 from naive_broker import NaiveBroker, Refused
 from naive_entities import Described, NaiveLock, NaiveStream
 
+from tests.support.payloads import check_payloads
 from twinbus.core.descriptions import (
     QueueDescription,
     RuleDescription,
@@ -454,10 +455,7 @@ class World:
         chunks = [c for s in self.engine.streams() for c in s.index.chunks.values()]
         cached = sum(len(p) for c in chunks for p in c.payloads if p is not None)
         assert self.kernel.cached_bytes == cached
-        live = sum(
-            size for c in chunks for size, state in zip(c.sizes, c.states, strict=True) if state
-        )
-        assert self.kernel.live_bytes == live
+        check_payloads(self.engine)
         for stream in self.engine.streams():
             index = stream.index
             assert index.live == sum(c.live for c in index.chunks.values())
@@ -505,7 +503,7 @@ class World:
         engine.finish_replay(self.now_ms)
         found = dump_engine(engine, self.now_ms)
         assert_same(found, trimmed(self.durable, self.now_ms))
-        assert engine.kernel.live_bytes == sum(s.index.bytes for s in engine.streams())
+        check_payloads(engine)
 
 
 def _no_id() -> str:

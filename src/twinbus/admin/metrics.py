@@ -81,7 +81,8 @@ class BrokerCollector(Collector):
         segments = broker.journal.segments()
         yield _gauge("journal_segments", "Segment files of the journal.", len(segments))
         yield _gauge("journal_bytes", "Their size.", sum(size for _, size in segments))
-        yield _gauge("live_bytes", "Payload of all messages that exist.", broker.kernel.live_bytes)
+        live_text = "Payload of all messages that exist; what several share counts once."
+        yield _gauge("live_bytes", live_text, broker.kernel.live_bytes)
         yield _gauge("cached_bytes", "How much of it is in memory.", broker.kernel.cached_bytes)
 
     def _captured(self, capture: Supervisor) -> Iterable[Metric]:

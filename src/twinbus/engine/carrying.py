@@ -12,6 +12,7 @@ from twinbus.engine.engine import Engine
 from twinbus.engine.entities import Entity
 from twinbus.engine.index import GONE
 from twinbus.engine.namespace import Namespace
+from twinbus.engine.shelf import Carried
 from twinbus.engine.stream import Stream
 
 # To describe an entity takes far longer than to carry a message: ten thousand queues at once
@@ -30,7 +31,7 @@ class Carrier:
         self.segment = segment
         self._limit = segment << 32
         self._engine = engine
-        self._shared: dict[int, int] = {}
+        self._shared: dict[int, Carried] = {}
         #: What was written anew so far.
         self.carried_bytes = 0
         #: Nothing live is left in the old segments.

@@ -44,6 +44,8 @@ class Engine:
         self.namespaces: dict[str, Namespace] = {}
         # Read from the journal, not made into entities yet.
         self._puts: dict[int, tuple[int, bytes, int]] = {}
+        #: Payloads that several messages may share, by place; how many do is counted at the end.
+        self._shared: dict[int, int] = {}
         self._remembered: dict[int, RememberedIds] = {}
         #: The window of each entity that has such ids, by what was last read of it.
         self._windows: dict[int, int] = {}
@@ -72,6 +74,8 @@ class Engine:
             if placed.session_id is not None and stream.sessions is None:
                 stream.sessions = SessionTable()
             stream.replay_placed(placed)
+            if placed.shared:
+                self._shared[placed.shared] = 0
         elif kind == records.SETTLED:
             number, first, count, _ = records.read_settled(record)
             self.registry.orphan(number).replay_removed(first, count)
@@ -158,6 +162,7 @@ class Engine:
         self._puts = {}
         # What is left belongs to entities that were removed.
         self.registry.orphans = {}
+        self._count_payloads()
         for entity, namespace in entities:
             for stream in entity.streams.values():
                 stream.replayed()
@@ -170,6 +175,14 @@ class Engine:
             namespace.watch_idle(entity, now_ms)
         self._remembered = {}
         self._windows = {}
+
+    def _count_payloads(self) -> None:
+        """Only what is there in the end counts: who came first, and who is left, was not known."""
+        for stream in self.streams():
+            stream.count_payloads(self._shared)
+        users = self._shared
+        self.kernel.sharers = {place: users[place] - 1 for place in users if users[place] > 1}
+        self._shared = {}
 
     def _build(
         self, number: int, kind: int, body: bytes, location: int, now_ms: int

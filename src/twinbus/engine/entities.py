@@ -259,9 +259,8 @@ class Entity(Owner):
         return self.publish(message, now_ms)
 
     def schedule(self, message: Message, now_ms: int) -> int:
-        stream = self.main
-        session_id = message.session_id() if stream.sessions is not None else None
-        return stream.place(
+        session_id = message.session_id() if self.main.sessions is not None else None
+        return self.main.place(
             message.stored, now_ms, 0, SCHEDULED, 0, session_id, message.scheduled_ms
         )
 
@@ -300,7 +299,7 @@ class Holder(Entity):
                 shared = 0
         seq = stream.place(stored, now_ms, expires_ms, ACTIVE, 0, session_id, 0, shared)
         if message.fans_out and stored is message.stored:
-            message.shared = stream.location(seq)
+            message.shared = stream.lend(seq)
 
     def _hand_on(self, message: Message, path: str, now_ms: int, ttl_ms: int, hops: int) -> None:
         """Forward a message (E9, D7), or keep it in the transfer dead-letter queue (D8)."""
@@ -341,12 +340,14 @@ class Holder(Entity):
             # Its time to live runs on from where it was, or is over (D5).
             if not stream.expire_if_due(seq, now_ms):
                 message = Message(stream.stored(seq))
-                message.shared = stream.location(seq)
-                self.kernel.effort_left -= effort + len(message.stored)
+                size = len(message.stored)
+                message.shared = location = stream.hold(seq)
+                self.kernel.effort_left -= effort + size
                 expires_ms = stream.expires_ms(seq)
                 stream.remove(seq, records.FORWARDED)
                 ttl_ms = expires_ms - now_ms if expires_ms else UNLIMITED_MS
                 self._hand_on(message, path, now_ms, min(ttl_ms, self.time_to_live_ms), 0)
+                self.kernel.let_go(location, size)
             seq = stream.index.find_state(ACTIVE, seq + 1, stream.last_seq())
         if seq:
             stream.is_leaving = True

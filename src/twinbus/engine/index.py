@@ -61,6 +61,14 @@ class Chunk:
         if self.expires is not None:
             self.expires.frombytes(bytes(8 * gap))
 
+    def places(self, start: int, end: int) -> list[tuple[int, int]]:
+        """Where in the journal the payloads of a part of the chunk are, and how large."""
+        return [
+            (self.locations[offset], self.sizes[offset])
+            for offset in range(start, end)
+            if self.states[offset] != GONE
+        ]
+
     def set_expiry(self, offset: int, expires_ms: int) -> None:
         expires = self.expires
         if expires is None:

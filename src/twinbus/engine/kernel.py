@@ -66,8 +66,10 @@ class Kernel:
         self.memory_bytes_max = memory_bytes_max
         #: Payload bytes that are kept in memory now.
         self.cached_bytes = 0
-        #: Payload bytes of all messages that exist, wherever they are kept.
+        #: Payload bytes that the journal must keep: what several messages share counts once.
         self.live_bytes = 0
+        #: By place in the journal: how many messages more than one use the payload there.
+        self.sharers: dict[int, int] = {}
         #: Gives random bytes; the engine has no dice of its own.
         self.dice = dice
         #: Gathers what happens; None where nobody captures it.
@@ -86,6 +88,22 @@ class Kernel:
         self._timer_order = 0
         #: How long the heap may become before timers that were set anew are swept out of it.
         self._timers_max: int = _TIMERS_MIN
+
+    # --- payloads that several messages share -----------------------------------------
+
+    def share(self, location: int) -> None:
+        """One more message uses a payload that is live."""
+        self.sharers[location] = self.sharers.get(location, 0) + 1
+
+    def let_go(self, location: int, size: int) -> None:
+        """A message uses its payload no more; once nobody does the journal need not keep it."""
+        others = self.sharers.get(location, 0)
+        if others == 0:
+            self.live_bytes -= size
+        elif others == 1:
+            del self.sharers[location]
+        else:
+            self.sharers[location] = others - 1
 
     # --- who has something to deliver -------------------------------------------------
 

@@ -134,7 +134,8 @@ class Placed:
         self.replaced = bool(fields[5] & REPLACED)
         self.delivery_count: int = fields[6]
         self.due_ms: int = fields[7]
-        shared: int = fields[8]
+        #: Where the payload was written before; 0 when it is in this record.
+        self.shared: int = fields[8]
         self.size: int = fields[9]
         length: int = fields[10]
         self.session_id: str | None = None
@@ -142,7 +143,7 @@ class Placed:
         if length != NO_SESSION:
             self.session_id = record[start : start + length].decode()
             start += length
-        self.payload_location: int = shared if shared else location + start
+        self.payload_location: int = self.shared if self.shared else location + start
 
 
 def read_settled(record: bytes) -> tuple[int, int, int, int]:

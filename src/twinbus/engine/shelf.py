@@ -67,6 +67,8 @@ class Shelf(Wakeable):
         self.sessions: SessionTable | None = None
         #: What is set aside for consumers; None until somebody asks for that.
         self.reservations: Reservations | None = None
+        #: Messages elsewhere may use a payload that one here uses.
+        self.is_sharing = False
         #: How many receivers are attached: without one nothing expires (D5).
         self.receivers = 0
         self._run_first = 0
@@ -90,7 +92,7 @@ class Shelf(Wakeable):
     ) -> int:
         """Put a message at the end; give its sequence number.
 
-        `shared` is the place in the journal of the same payload, written before.
+        `shared` is the place in the journal of the same payload, written before and still live.
         """
         seq = self.next_seq
         self.next_seq = seq + 1
@@ -108,7 +110,11 @@ class Shelf(Wakeable):
         keep = kernel.cached_bytes + size <= kernel.memory_bytes_max
         if keep:
             kernel.cached_bytes += size
-        kernel.live_bytes += size
+        if shared:
+            self.is_sharing = True
+            kernel.share(shared)
+        else:
+            kernel.live_bytes += size
         self.account.bytes_used += size
         self.index.put(seq, state, location, size, now_ms, expires_ms, stored if keep else None)
         if not self.is_touched:
@@ -170,6 +176,20 @@ class Shelf(Wakeable):
         assert chunk is not None
         return chunk.locations[seq & CHUNK_MASK]
 
+    def lend(self, seq: int) -> int:
+        """Let other messages use the payload of one that is here; give its place."""
+        self.is_sharing = True
+        return self.location(seq)
+
+    def hold(self, seq: int) -> int:
+        """Keep the payload of a message that leaves, to be used where it goes; give its place.
+
+        It is kept until the kernel is told to let go of it.
+        """
+        location = self.lend(seq)
+        self.kernel.share(location)
+        return location
+
     def session_id(self, seq: int) -> str | None:
         if self.sessions is None:
             return None
@@ -190,10 +210,13 @@ class Shelf(Wakeable):
         )  # fmt: skip
         location = self._write_unlike(head, stored, self.session_id(seq), 0)
         self._forget_payload(seq)
+        old = self.location(seq)
         before = self.index.bytes
         self.index.put(seq, state, location, len(stored), enqueued_ms, expires_ms, None)
-        self.kernel.live_bytes += self.index.bytes - before
-        self.account.bytes_used += self.index.bytes - before
+        growth = self.index.bytes - before
+        self.kernel.live_bytes += len(stored)
+        self.kernel.let_go(old, len(stored) - growth)
+        self.account.bytes_used += growth
 
     def _note_attempt(self, seq: int, delivery_count: int, state: int) -> None:
         self.counts[seq] = delivery_count
@@ -240,10 +263,14 @@ class Shelf(Wakeable):
         kernel = self.kernel
         index = self.index
         self._note_removed(seq, 1, how)
+        location = self.location(seq) if self.is_sharing else 0
         before = index.bytes
         kernel.cached_bytes -= index.remove(seq)
         size = before - index.bytes
-        kernel.live_bytes -= size
+        if location:
+            kernel.let_go(location, size)
+        else:
+            kernel.live_bytes -= size
         self.account.bytes_used -= size
         if self.counts:
             self.counts.pop(seq, None)
@@ -259,10 +286,15 @@ class Shelf(Wakeable):
         while first <= last:
             end = min(last, first | CHUNK_MASK)
             self._note_removed(first, end - first + 1, how)
+            if self.is_sharing:
+                self._let_go(
+                    index.chunks[first >> CHUNK_BITS], first & CHUNK_MASK, end & CHUNK_MASK
+                )
             before = index.bytes
             kernel.cached_bytes -= index.remove_run(first, end)
             size = before - index.bytes
-            kernel.live_bytes -= size
+            if not self.is_sharing:
+                kernel.live_bytes -= size
             self.account.bytes_used -= size
             if self.counts:
                 for seq in range(first, end + 1):
@@ -271,6 +303,11 @@ class Shelf(Wakeable):
                 for seq in range(first, end + 1):
                     self.sessions.remove(seq)
             first = end + 1
+
+    def _let_go(self, chunk: Chunk, start: int, last: int) -> None:
+        """Messages of a chunk are about to go, and may leave their payloads to others."""
+        for location, size in chunk.places(start, last + 1):
+            self.kernel.let_go(location, size)
 
     def _note_removed(self, first: int, count: int, how: int) -> None:
         """Neighbours of one chunk leave: a run goes on with them, or begins."""
@@ -319,7 +356,10 @@ class Shelf(Wakeable):
         kernel = self.kernel
         for chunk in self.index.chunks.values():
             kernel.cached_bytes -= sum(len(p) for p in chunk.payloads if p is not None)
-        kernel.live_bytes -= self.index.bytes
+            if self.is_sharing:
+                self._let_go(chunk, 0, len(chunk.states) - 1)
+        if not self.is_sharing:
+            kernel.live_bytes -= self.index.bytes
         self.account.bytes_used -= self.index.bytes
         self.index = Index()
         self.counts = {}
@@ -414,10 +454,28 @@ class Shelf(Wakeable):
             self.reservations = Reservations()
         self.reservations.replay(record, location)
 
+    def count_payloads(self, users: dict[int, int]) -> None:
+        """The journal is read to its end: count what it must keep for the messages here.
+
+        `users` has the places of all payloads that several messages may use, and how many were
+        found that do.
+        """
+        kernel = self.kernel
+        if not users:
+            kernel.live_bytes += self.index.bytes
+            return
+        for chunk in self.index.chunks.values():
+            for location, size in chunk.places(0, len(chunk.states)):
+                count = users.get(location, -1)
+                if count >= 0:
+                    users[location] = count + 1
+                    self.is_sharing = True
+                if count <= 0:
+                    kernel.live_bytes += size
+
     def replayed(self) -> None:
         """The journal is read to its end: everything in it is durable, nothing is locked."""
         self.durable_seq = self.next_seq - 1
-        self.kernel.live_bytes += self.index.bytes
         for seq, due_ms in self.due.items():
             heappush(self.scheduled, (due_ms, seq))
         if self.scheduled:
@@ -429,17 +487,20 @@ class Shelf(Wakeable):
                 if self.index.state(seq) == ACTIVE:
                     self.sessions.offer(session, seq)
 
-    def carry(self, seq: int, shared: dict[int, int]) -> int:
+    def carry(self, seq: int, shared: dict[int, "Carried"]) -> int:
         """Write a live message anew at the journal's end; give the bytes written.
 
-        `shared` tells where payloads that several messages share have gone.
+        `shared` tells, by the old places of payloads that several messages use, where those have
+        gone.
         """
+        kernel = self.kernel
         state = self.index.state(seq)
         kept = DEFERRED if state == DEFERRED_LOCKED else state
         if state in (LOCKED, RESERVED):
             kept = ACTIVE
         old = self.location(seq)
-        moved = shared.get(old, 0)
+        last = shared.get(old)
+        moved = last.location if last is not None and last.is_there() else 0
         session_id = self.session_id(seq)
         session = b"" if session_id is None else session_id.encode()
         stored = b"" if moved else self.stored(seq)
@@ -451,10 +512,35 @@ class Shelf(Wakeable):
             self.counts.get(seq, 0), self.due.get(seq, 0), moved, size,
             NO_SESSION if session_id is None else len(session),
         ) + session  # fmt: skip
-        location = self.kernel.log.append_carried(head, stored)
-        if not moved:
-            moved = shared[old] = location + len(head)
+        location = kernel.log.append_carried(head, stored)
+        if moved:
+            kernel.share(moved)
+        else:
+            moved = location + len(head)
+            kernel.live_bytes += size
+        if old in kernel.sharers:
+            shared[old] = Carried(self, seq, moved)
+        else:
+            shared.pop(old, None)
+        kernel.let_go(old, size)
         chunk.locations[seq & CHUNK_MASK] = moved
         if moved < chunk.location_min:
             chunk.location_min = moved
         return len(head) + len(stored)
+
+
+class Carried:
+    """The last message that was carried with a payload that others use too."""
+
+    def __init__(self, shelf: Shelf, seq: int, location: int) -> None:
+        self.shelf = shelf
+        self.seq = seq
+        self.location = location
+
+    def is_there(self) -> bool:
+        """Tell whether it still uses the payload, so that this is live where it was carried to.
+
+        Else it may be that nobody does there: the next one writes it again.
+        """
+        shelf = self.shelf
+        return shelf.index.state(self.seq) != GONE and shelf.location(self.seq) == self.location

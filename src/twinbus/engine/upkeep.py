@@ -80,8 +80,12 @@ class Upkeep(Shelf):
         while self._is_one_due(now_ms) and kernel.effort_left > 0:
             due_ms, seq = heappop(self.scheduled)
             if self.due.get(seq) == due_ms:
-                kernel.effort_left -= MOVE_EFFORT * self.owner.copies() + self.size(seq)
+                size = self.size(seq)
+                kernel.effort_left -= MOVE_EFFORT * self.owner.copies() + size
+                # It leaves before it arrives under its new number, with the same payload.
+                location = self.hold(seq)
                 self.owner.activate(self, seq, now_ms)
+                kernel.let_go(location, size)
         if self.dying:
             self._wait_to_bury()
         if self._is_one_due(now_ms):

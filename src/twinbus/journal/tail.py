@@ -34,6 +34,10 @@ class JournalGap(JournalError):
         )
 
 
+class _DroppedError(Exception):
+    """The segment being read is gone, and what follows it may be gone as well."""
+
+
 class Found(NamedTuple):
     """A durable batch; its bytes are in `data` from `start` on."""
 
@@ -61,13 +65,22 @@ class Tail:
 
     def read(self) -> list[Found]:
         """Return the durable batches that follow, some megabytes of them; none for now if empty."""
-        if self._handle is None and not self._begin():
-            return []
-        found: list[Found] = []
-        # Each turn either reads something, moves to the next segment or finds the end.
-        while not found and self._has_successor():
-            found = self._read_block()
-        return found
+        begun_at = self.next_lsn
+        while self._handle is not None or self._begin():
+            found: list[Found] = []
+            try:
+                # Each turn either reads something, moves to the next segment or finds the end.
+                while not found and self._has_successor():
+                    found = self._read_block()
+            except _DroppedError:
+                # What was left in it may have been compaction's copies, which have no LSN. The
+                # next LSN is looked for as at the beginning: there, or it is a gap.
+                self.close()
+                self._crc = None
+                self.next_lsn = begun_at
+            else:
+                return found
+        return []
 
     def pending(self) -> Batch | None:
         """Return what is written after the durable batches that were read, if anything."""
@@ -145,12 +158,15 @@ class Tail:
         if self._header(batch.end) is not None:
             return True
         # The next batch may be the last of its segment.
-        return self._first_of(self._segment + 1) is not None
+        if self._first_of(self._segment + 1) is not None:
+            return True
+        self._check_dropped()
+        return False
 
     def _next_segment(self) -> bool:
         following = self._first_of(self._segment + 1)
         if following is None:
-            self._refuse_dropped()
+            self._check_dropped()
             return False
         if self._header(self._offset) is not None:
             return True  # written since we looked
@@ -197,18 +213,14 @@ class Tail:
             self._refuse(batch.offset, "a batch is missing before the one")
 
     def _refuse(self, offset: int, what: str) -> NoReturn:
-        self._refuse_dropped()
+        self._check_dropped()
         path = segment_path(self._directory, self._segment)
         raise JournalDamaged(path, offset, self.next_lsn, None, what)
 
-    def _refuse_dropped(self) -> None:
-        """Raise JournalGap if the segment was dropped before it was read to its end."""
+    def _check_dropped(self) -> None:
         segments = self._segments()
-        if self._segment in segments or not segments:
-            return
-        first = self._first_of(segments[0])
-        if first is not None and first.first_lsn > self.next_lsn:
-            raise JournalGap(self._directory, self.next_lsn, first.first_lsn - 1)
+        if segments and self._segment not in segments:
+            raise _DroppedError
 
 
 def oldest_lsn(directory: Path, *, disk: Disk | None = None) -> int:

@@ -10,7 +10,7 @@ from tests.store.journal_disks import MemoryDisk
 from tests.unit.engine.engine_kit import Kit, Taker, payload
 from tests.unit.server.server_kit import Machine
 from twinbus.core import errors
-from twinbus.core.descriptions import QueueDescription
+from twinbus.core.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
 from twinbus.core.errors import BusError
 from twinbus.engine import records
 from twinbus.engine.entities import Queue
@@ -200,4 +200,29 @@ def test_garbage_behind_what_lives_is_reached_while_nobody_does_anything() -> No
     segments = machine.broker.journal.segments()
     assert sum(size for _, size in segments) < 3 * machine.broker.engine.kept_bytes()
     assert is_at_rest(machine)
+    machine.close()
+
+
+@pytest.mark.usefixtures("thrifty")
+def test_e8_copies_of_a_topic_do_not_hide_garbage() -> None:
+    """Twenty subscriptions share each payload: that is live once, and the rest can go."""
+    machine = OneQueue(20_000)
+    now_ms = machine.broker.begin_turn()
+    namespace = machine.broker.engine.namespace("n", now_ms)
+    topic = namespace.create_topic(TopicDescription("t"), now_ms)
+    for number in range(20):
+        description = SubscriptionDescription("t", f"s{number}")
+        namespace.create_subscription(description, None, now_ms)
+    for _ in range(20):
+        topic.publish(take_in(payload(bytes(4_000)), str), machine.broker.begin_turn())
+        machine.run()
+    for first in range(1, 201, 5):
+        machine.send(*[payload(bytes(4_000)) for _ in range(5)])
+        machine.queue.main.remove_range(first, first + 4, records.COMPLETED)
+    machine.run(10)
+    live_bytes = 20 * (4_000 + 20 * 100)
+    assert machine.broker.engine.kept_bytes() < live_bytes
+    segments = machine.broker.journal.segments()
+    # Twice what lives, what is no garbage yet, and the segments that are still open to more.
+    assert sum(size for _, size in segments) < 2 * live_bytes + 10_000 + 3 * 25_000
     machine.close()
