@@ -7,7 +7,9 @@ be generated (tools/async_to_sync.py); `sync/concurrency.py` has the same names 
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, TypeVar
+
+Client = TypeVar("Client")
 
 #: Bounds how many may be inside at a time.
 Semaphore = asyncio.Semaphore
@@ -59,3 +61,8 @@ class Task:
 
 async def sleep(seconds: float) -> None:
     await asyncio.sleep(seconds)
+
+
+def bounded(client: Client, open_s: float) -> Client:
+    """See that opening a connection ends; the SDK's asynchronous clients do by themselves."""
+    return client

@@ -11,7 +11,7 @@ from typing import Any
 from azure.servicebus.aio import ServiceBusClient
 
 from twinbus.pairing import sdk
-from twinbus.pairing.concurrency import Event, Task
+from twinbus.pairing.concurrency import Event, Task, bounded
 from twinbus.pairing.events import PairFaulted
 from twinbus.pairing.names import backlog_queue_name
 from twinbus.pairing.observer import Observer, OnEvent
@@ -64,8 +64,10 @@ class Syphon:
         """
         options = SendAvailabilityPairedNamespaceOptions(secondary=secondary, **settings)
         how = options.attempt_settings() | (client_options or {})
+        open_s = options.operation_timeout.total_seconds()
         clients = [
-            ServiceBusClient.from_connection_string(each, **how) for each in (primary, secondary)
+            bounded(ServiceBusClient.from_connection_string(each, **how), open_s)
+            for each in (primary, secondary)
         ]
         host = clients[0].fully_qualified_namespace
         queues = [backlog_queue_name(host, index) for index in range(options.backlog_queue_count)]

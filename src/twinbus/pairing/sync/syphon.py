@@ -16,7 +16,7 @@ from twinbus.pairing.events import PairFaulted
 from twinbus.pairing.names import backlog_queue_name
 from twinbus.pairing.observer import Observer, OnEvent
 from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions
-from twinbus.pairing.sync.concurrency import Event, Task
+from twinbus.pairing.sync.concurrency import Event, Task, bounded
 from twinbus.pairing.sync.pair import now_ms
 from twinbus.pairing.sync.pump import Pump
 
@@ -65,8 +65,10 @@ class Syphon:
         """
         options = SendAvailabilityPairedNamespaceOptions(secondary=secondary, **settings)
         how = options.attempt_settings() | (client_options or {})
+        open_s = options.operation_timeout.total_seconds()
         clients = [
-            ServiceBusClient.from_connection_string(each, **how) for each in (primary, secondary)
+            bounded(ServiceBusClient.from_connection_string(each, **how), open_s)
+            for each in (primary, secondary)
         ]
         host = clients[0].fully_qualified_namespace
         queues = [backlog_queue_name(host, index) for index in range(options.backlog_queue_count)]
