@@ -10,13 +10,13 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from azure.servicebus import ServiceBusMessage
+from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusConnectionError
 
 from tests.sim.loop import VirtualLoop
 from tests.sim.pairing import virtual
 from twinbus.pairing import BacklogSendError, SendWindow, UnsentError
-from twinbus.pairing.events import BacklogQueueDropped, EntitySuspected, Event
+from twinbus.pairing.events import BacklogQueueDropped, EntityFailedOver, EntitySuspected, Event
 from twinbus.pairing.observer import Observer
 from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from twinbus.pairing.pair import Pair
@@ -69,6 +69,9 @@ class Sender:
         self._namespace.offered.append(message)
         await self._namespace.answer()
         self._namespace.accepted.append(message)
+
+    async def create_message_batch(self, max_size_in_bytes: int | None) -> ServiceBusMessageBatch:
+        return ServiceBusMessageBatch(max_size_in_bytes)
 
     async def close(self) -> None:
         self._namespace.open.discard(self)
@@ -207,6 +210,47 @@ def test_p4_a_time_out_counts_and_idle_connections_go_with_it() -> None:
         assert not world.primary.open
 
     in_virtual_time(case, failover_s=10)
+
+
+def test_p5_making_a_batch_does_not_stop_the_failover_timer() -> None:
+    async def case(world: World) -> None:
+        world.primary.answer = world.primary.refuse
+        for _ in range(10):
+            batch = await world.sender.create_message_batch()
+            batch.add_message(ServiceBusMessage("body"))
+            with pytest.raises(ServiceBusConnectionError):
+                await world.sender.send_messages(batch)
+            await asyncio.sleep(1)
+        await world.send()
+        assert world.seen(EntitySuspected) == world.seen(EntityFailedOver) == 1
+        assert len(world.secondary.accepted) == 1
+
+    in_virtual_time(case, failover_s=9.5)
+
+
+def test_p6_sends_that_wait_for_their_turn_go_over_with_the_others() -> None:
+    async def case(world: World) -> None:
+        world.primary.answer = world.primary.say_nothing
+        began = asyncio.get_running_loop().time()
+        await world.send(12)
+        assert asyncio.get_running_loop().time() - began < 61
+        assert len(world.primary.offered) == 2
+        assert len(world.secondary.accepted) == 12
+
+    in_virtual_time(case, max_in_flight=2)
+
+
+def test_p6_sends_that_wait_for_a_backlog_queue_learn_that_it_failed() -> None:
+    async def case(world: World) -> None:
+        world.primary.answer = world.primary.refuse
+        world.secondary.answer = world.secondary.say_nothing
+        began = asyncio.get_running_loop().time()
+        ends = await asyncio.gather(*(world.send() for _ in range(12)), return_exceptions=True)
+        assert asyncio.get_running_loop().time() - began < 61
+        assert len(world.secondary.offered) == 2
+        assert {type(end) for end in ends} == {BacklogSendError}
+
+    in_virtual_time(case, queues=1, max_in_flight=2)
 
 
 def test_p6_a_reset_of_idle_connections_drops_no_backlog_queue() -> None:
