@@ -54,9 +54,15 @@ class Task:
     def done(self) -> bool:
         return self._task.done()
 
+    async def wait(self) -> None:
+        """Wait for the end, good or bad. The work goes on if the wait is cancelled: many may
+        wait for it, and none of them owns it."""
+        await asyncio.wait({self._task})
+
     async def result(self) -> Any:
         """Wait for the end; what the work raised is raised here."""
-        return await self._task
+        await self.wait()
+        return self._task.result()
 
 
 async def sleep(seconds: float) -> None:

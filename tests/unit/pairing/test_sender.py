@@ -16,7 +16,13 @@ from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusConnect
 from tests.sim.loop import VirtualLoop
 from tests.sim.pairing import virtual
 from twinbus.pairing import BacklogSendError, SendWindow, UnsentError
-from twinbus.pairing.events import BacklogQueueDropped, EntityFailedOver, EntitySuspected, Event
+from twinbus.pairing.events import (
+    BacklogQueueDropped,
+    EntityFailedOver,
+    EntitySuspected,
+    Event,
+    PingSent,
+)
 from twinbus.pairing.observer import Observer
 from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from twinbus.pairing.pair import Pair
@@ -273,6 +279,52 @@ def test_r10_a_mapping_keeps_its_message_id_on_every_attempt(form: Any) -> None:
         (offered,), (stored,) = world.primary.offered, world.secondary.accepted
         first = offered[0] if isinstance(offered, list) else offered
         assert stored.properties.message_id == first.message_id
+
+    in_virtual_time(case)
+
+
+def test_s4_a_drain_that_takes_too_long_cancels_no_send() -> None:
+    async def case(world: World) -> None:
+        async with SendWindow(world.sender) as window:
+            for _ in range(3):
+                await window.send(ServiceBusMessage("body"))
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(window.drain(), 0.001)
+        assert len(world.primary.accepted) == 3
+
+    in_virtual_time(case)
+
+
+def test_s4_a_window_forgets_no_send_that_was_cancelled() -> None:
+    async def case(world: World) -> None:
+        messages = [ServiceBusMessage("body") for _ in range(3)]
+        window = SendWindow(world.sender)
+        for message in messages:
+            await window.send(message)
+        await asyncio.sleep(0.001)
+        for task in asyncio.all_tasks():
+            if task.get_name() == "windowed send":
+                task.cancel()
+        with pytest.raises(UnsentError) as unsent:
+            await window.drain()
+        failed = {message.message_id for message, _ in unsent.value.failures}
+        assert failed == {message.message_id for message in messages}
+
+    in_virtual_time(case)
+
+
+def test_p12_a_close_that_was_given_up_can_be_made_again() -> None:
+    async def case(world: World) -> None:
+        world.primary.answer = world.primary.refuse
+        await world.send()
+        world.primary.answer = world.primary.say_nothing
+        # A ping goes out after a minute, and has no answer for another.
+        await asyncio.sleep(61)
+        for _ in range(2):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(world.pair.close("enough"), 2)
+        await world.pair.close("enough")
+        assert world.seen(PingSent) == 1
 
     in_virtual_time(case)
 

@@ -62,9 +62,13 @@ class Task:
     def done(self) -> bool:
         return not self._thread.is_alive()
 
+    def wait(self) -> None:
+        """Wait for the end, good or bad."""
+        self._thread.join()
+
     def result(self) -> Any:
         """Wait for the end; what the work raised is raised here."""
-        self._thread.join()
+        self.wait()
         if self._error is not None:
             raise self._error
         return self._value
