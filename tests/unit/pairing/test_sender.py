@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial
 from random import Random
+from types import NoneType
 from typing import Any
 from unittest import mock
 
@@ -15,7 +16,7 @@ from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusConnect
 
 from tests.sim.loop import VirtualLoop
 from tests.sim.pairing import virtual
-from twinbus.pairing import BacklogSendError, SendWindow, UnsentError
+from twinbus.pairing import BacklogSendError, PairClosedError, SendWindow, UnsentError
 from twinbus.pairing.events import (
     BacklogQueueDropped,
     EntityFailedOver,
@@ -311,6 +312,18 @@ def test_s4_a_window_forgets_no_send_that_was_cancelled() -> None:
         assert failed == {message.message_id for message in messages}
 
     in_virtual_time(case)
+
+
+def test_p12_sends_that_wait_for_their_turn_learn_that_the_pair_has_faulted() -> None:
+    async def case(world: World) -> None:
+        waiting = asyncio.gather(*(world.send() for _ in range(12)), return_exceptions=True)
+        await asyncio.sleep(0.005)
+        world.pair.fault("The secondary client was closed.")
+        ends = await waiting
+        assert [type(end) for end in ends] == [NoneType] * 2 + [PairClosedError] * 10
+        assert len(world.primary.offered) == 2
+
+    in_virtual_time(case, max_in_flight=2)
 
 
 def test_p12_a_close_that_was_given_up_can_be_made_again() -> None:

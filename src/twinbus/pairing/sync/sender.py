@@ -180,20 +180,23 @@ class PairedSender:
         for task in closing:
             task.result()
 
-    def _check_open(self) -> None:
+    def _check_pair(self) -> None:
         if self._pair.closed_because is not None:
             raise PairClosedError(self._pair.closed_because)
+
+    def _check_open(self) -> None:
+        self._check_pair()
         if self.closed:
             raise ValueError("The sender has been closed; get a new one from the client.")
 
     def _on_primary(self, give_up_ms: int, method: str, *args: Any, **options: Any) -> Any:
         """Call a method of the SDK's sender until it worked, the error is the caller's, or the
         entity has failed over."""
-        while not self._has_failed_over():
+        while not self._has_left_primary():
             idle = self._primary.take_idle()
             sender = idle or self._primary.take()
-            if self._has_failed_over():
-                # It did so while this send waited for its turn.
+            if self._has_left_primary():
+                # That happened while this send waited for its turn.
                 self._primary.give(sender)
                 break
             began_ms = now_ms()
@@ -205,10 +208,12 @@ class PairedSender:
                 self._primary.give(sender)
                 return result
         self._primary.discard_idle()
+        self._check_pair()
         raise FailedOver
 
-    def _has_failed_over(self) -> bool:
-        return self._entity.state is State.FAILED_OVER
+    def _has_left_primary(self) -> bool:
+        closed = self._pair.closed_because is not None
+        return closed or self._entity.state is State.FAILED_OVER
 
     def _has_sent(self) -> None:
         """The primary took a message; a batch that was made is no proof that it does (P5)."""

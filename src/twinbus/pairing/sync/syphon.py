@@ -117,11 +117,13 @@ class Syphon:
 
     def _fault(self, gone: list[str]) -> None:
         """One or both clients are gone: the pumps end, and what is open is closed."""
-        for name in self._clients.keys() - gone:
-            self._clients[name].close()
-            self._observer.tell([PairFaulted(gone[0], name)])
-            if self._on_fault is not None:
-                self._on_fault(f"The {gone[0]} client was closed; the pair has faulted.")
         self._stopping.set()
         for pump in self._pumps:
             pump.stop()
+        for name in self._clients.keys() - gone:
+            # Said before the close: a sender that is used while it is being closed opens
+            # again, and the close never ends.
+            if self._on_fault is not None:
+                self._on_fault(f"The {gone[0]} client was closed; the pair has faulted.")
+            self._clients[name].close()
+            self._observer.tell([PairFaulted(gone[0], name)])
