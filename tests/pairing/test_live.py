@@ -1,6 +1,7 @@
 """Every P rule with two live brokers and real faults; the scenarios run side by side."""
 
 import asyncio
+import contextlib
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -536,6 +537,35 @@ async def p12_the_syphon_faults_the_client_that_stays_open(world: LiveWorld) -> 
     with pytest.raises(PairClosedError, match="faulted"):
         await sender.send_messages(ServiceBusMessage("after"))
     await client.close()
+
+
+@cases
+async def p12_the_fault_ends_though_the_application_goes_on_sending(world: LiveWorld) -> None:
+    primary = ServiceBusClient.from_connection_string(world.primary, retry_total=0)
+    secondary = ServiceBusClient.from_connection_string(world.far.connection_string())
+    options = world.options(
+        world.far.administration(),
+        secondary=secondary,
+        enable_syphon=True,
+        # A pump that came back while its client is being closed would break the close.
+        syphon_retry_interval=timedelta(minutes=1),
+    )
+    events: list[Any] = []
+    client = await pair_namespace(primary, options, on_event=events.append)
+    sender = client.get_queue_sender(world.queue)
+
+    async def application(pause_s: float) -> None:
+        # The SDK's senders break in many ways while they are being closed.
+        with contextlib.suppress(Exception):
+            while True:
+                await sender.send_messages(ServiceBusMessage("body"))
+                await asyncio.sleep(pause_s)
+
+    applications = [asyncio.create_task(application(each)) for each in (0.0, 0.3, 0.5, 0.7)]
+    await secondary.close()
+    await until(lambda: seen(events, PairFaulted))
+    await asyncio.wait_for(asyncio.gather(*applications), 10)
+    await asyncio.wait_for(client.close(), 15)
 
 
 @pytest.fixture(scope="module")

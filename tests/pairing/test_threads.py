@@ -5,13 +5,15 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from datetime import timedelta
 
 import pytest
 from azure.servicebus import ServiceBusMessage
 
 from tests.pairing.live import wait_until
 from tests.pairing.pairs import LiveWorld, seen
-from twinbus.pairing.events import EntityFailedOver, EntityRecovered, MessageSyphoned
+from twinbus.pairing.events import EntityFailedOver, EntityRecovered, MessageSyphoned, PingSent
 from twinbus.pairing.sync import SendWindow, UnsentError
 
 # The SDK leaves the socket of a connection that broke to the garbage collector.
@@ -36,6 +38,27 @@ def test_failover_syphon_and_recovery(world: LiveWorld) -> None:
         received = receiver.receive_messages(5, max_wait_time=5)
         assert sorted(map(str, received)) == ["0", "1", "2", "3", "4"]
     assert threading.active_count() < 10
+
+
+def test_p4_p7_a_primary_that_falls_silent_hangs_nothing(world: LiveWorld) -> None:
+    client, events = world.threads_pair(operation_timeout=timedelta(seconds=2))
+    with client, client.get_queue_sender(world.queue) as sender:
+        sender.send_messages(ServiceBusMessage("0"))
+        world.proxy.black_hole()
+        # One on the connection that was there, one that must open its own.
+        with SendWindow(sender) as window:
+            window.send(ServiceBusMessage("1"))
+            window.send(ServiceBusMessage("2"))
+        assert world.backlog_count() == 2
+        wait_until(lambda: seen(events, PingSent))
+        world.proxy.heal()
+        wait_until(lambda: seen(events, EntityRecovered))
+        # Left while a ping waits for an answer.
+        world.proxy.black_hole()
+        sender.send_messages(ServiceBusMessage("3"))
+        time.sleep(1.2)
+        began = time.monotonic()
+    assert time.monotonic() - began < 10
 
 
 def test_s4_a_window_overlaps_sends_and_forgets_none(world: LiveWorld) -> None:

@@ -13,7 +13,7 @@ from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver, ServiceBu
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
 from twinbus.pairing.backlog import find_or_make_queues
-from twinbus.pairing.concurrency import Task
+from twinbus.pairing.concurrency import Task, bounded
 from twinbus.pairing.errors import PairingError
 from twinbus.pairing.observer import Observer, OnEvent
 from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions
@@ -47,8 +47,10 @@ class PairedServiceBusClient:
         self._observer = Observer(on_event)
         self._primary = _client(primary, **client_options)
         attempts = options.attempt_settings() | client_options
-        self._sending = _client(primary, **attempts) if isinstance(primary, str) else self._primary
-        self._secondary = _client(options.secondary, **attempts)
+        open_s = options.operation_timeout.total_seconds()
+        sending = _client(primary, **attempts) if isinstance(primary, str) else self._primary
+        self._sending = bounded(sending, open_s)
+        self._secondary = bounded(_client(options.secondary, **attempts), open_s)
         self._administration = _administration(options, **client_options)
         self._pair: Pair | None = None
         self._order: SessionOrder | None = None

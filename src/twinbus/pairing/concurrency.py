@@ -7,7 +7,9 @@ be generated (tools/async_to_sync.py); `sync/concurrency.py` has the same names 
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, TypeVar
+
+Client = TypeVar("Client")
 
 #: Bounds how many may be inside at a time.
 Semaphore = asyncio.Semaphore
@@ -52,10 +54,21 @@ class Task:
     def done(self) -> bool:
         return self._task.done()
 
+    async def wait(self) -> None:
+        """Wait for the end, good or bad. The work goes on if the wait is cancelled: many may
+        wait for it, and none of them owns it."""
+        await asyncio.wait({self._task})
+
     async def result(self) -> Any:
         """Wait for the end; what the work raised is raised here."""
-        return await self._task
+        await self.wait()
+        return self._task.result()
 
 
 async def sleep(seconds: float) -> None:
     await asyncio.sleep(seconds)
+
+
+def bounded(client: Client, open_s: float) -> Client:
+    """See that opening a connection ends; the SDK's asynchronous clients do by themselves."""
+    return client

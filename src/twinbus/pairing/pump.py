@@ -27,6 +27,7 @@ from twinbus.pairing.events import (
 from twinbus.pairing.failures import BAD_CALL, OnSyphon, reason_and_description, verdict_on
 from twinbus.pairing.observer import Observer
 from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions
+from twinbus.pairing.pair import now_ms
 from twinbus.pairing.pool import close_quietly
 from twinbus.pairing.rewrite import MissingPathError, NotRestorableError, Restored, restore
 
@@ -45,12 +46,18 @@ _SENDERS_MAX = 32
 # A client that is being closed breaks if it must open something new meanwhile. By the end of
 # this pause the syphon has noticed the closing and stopped its pumps (P12).
 _CLIENT_GONE_S = 30.0
+# No lock is shorter than five seconds, so one that seems over this soon is not: the clock is wrong.
+_JUST_RECEIVED_MS = 2000
 # Service Bus takes at most this many characters of reason and description.
 _REASON_CHARS_MAX = 4096
 
 
 class ClientGoneError(Exception):
     """Somebody is closing one of the two clients under the pump."""
+
+
+class ClockAheadError(Exception):
+    """By this machine's clock locks are over when they begin, so that nothing can be moved."""
 
 
 class Pump:
@@ -76,6 +83,7 @@ class Pump:
         self._skipped: set[str] = set()
         self._held: list[ServiceBusReceivedMessage] = []
         self._held_bytes = 0
+        self._received_ms = 0
 
     async def run(self) -> None:
         """Pump until told to stop; either side may go away and come back meanwhile."""
@@ -120,6 +128,7 @@ class Pump:
             max_message_count=_RECEIVE_COUNT,
             max_wait_time=_LOOK_FURTHER_S if self._held else self._poll_s,
         )
+        self._received_ms = now_ms()
         await sdk.withdraw_credit(receiver)
         for message in messages:
             await self._handle(receiver, message)
@@ -148,6 +157,8 @@ class Pump:
             await self._abandon(receiver, message)
             return
         if _lock_is_over(message):
+            if now_ms() - self._received_ms < _JUST_RECEIVED_MS:
+                raise ClockAheadError("this machine's clock is ahead of the secondary's")
             return
         try:
             restored = restore(payload)

@@ -122,6 +122,12 @@ def to_backlog(
         # An AMQP timestamp is the type of the annotation itself, and a date to every client.
         aliases[SCHEDULED_ENQUEUE_TIME] = sdk.amqp_timestamp(_milliseconds(scheduled))
     if copy.header is not None and copy.header.time_to_live:
+        if copy.header.time_to_live > _TTL_MS_MAX:
+            # The primary cannot take it either; said now, while the application listens.
+            raise ValueError(
+                f"The time to live is {copy.header.time_to_live} ms; a message can carry at most "
+                f"{_TTL_MS_MAX} ms (49.7 days)."
+            )
         # Milliseconds as an AMQP long: every client reads it, and it holds what an int
         # cannot (a time to live may have 32 bits without sign). .NET's own TimeSpan type
         # would be readable in .NET only.

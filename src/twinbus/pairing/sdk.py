@@ -5,10 +5,20 @@ thing with the reason; tests pin them to the SDK version. The rest of the librar
 public API only.
 """
 
-from collections.abc import Mapping
+import contextlib
+import socket
+import ssl
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
-from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch, ServiceBusReceivedMessage
+import certifi
+from azure.servicebus import (
+    ServiceBusMessage,
+    ServiceBusMessageBatch,
+    ServiceBusReceivedMessage,
+    TransportType,
+)
 
 _DATA_SECTION = 5
 _DELIVERY_ID, _DELIVERY_TAG, _MORE, _PAYLOAD = 1, 2, 5, 11
@@ -67,6 +77,73 @@ def withdraw_credit(receiver: Any) -> Any:
     gives back at once, only to get it again, and messages lose their order on the way.
     """
     return receiver._handler._link.flow(link_credit=0)
+
+
+def around_open(handler: Any, run: Callable[[Callable[[], None], float | None], None]) -> None:
+    """Let `run` do it whenever a synchronous sender or receiver opens its connection.
+
+    It gets the opening itself and the seconds that the SDK allows for it. The SDK looks at
+    them only between its steps, and the first of these may wait for ever.
+    """
+    own_open = handler._open
+
+    def open_through(timeout: float | None = None) -> None:
+        if not handler._running:
+            run(partial(own_open, timeout), timeout)
+
+    handler._open = open_through
+
+
+def cut(handler: Any) -> None:
+    """Make whatever waits for this handler's socket return at once, with an error.
+
+    A time-out on the socket would not do: the SDK takes it for a frame without content.
+    """
+    with contextlib.suppress(AttributeError, OSError):
+        sock = handler._handler._connection._transport.sock
+        # A WebSocket's is no socket; the SDK never waits long for it.
+        if isinstance(sock, socket.socket):
+            # Not the method of a TLS socket: it takes away what the waiting thread is using.
+            socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+
+def bound_handshake(handler: Any, seconds: float) -> None:
+    """Give the TLS handshake of a synchronous handler a time-out; the SDK gives it none.
+
+    `cut` does not reach it: until it is done nobody else knows the socket.
+    """
+    config = handler._config
+    # The handshake below a WebSocket has a time-out.
+    if config.use_tls and config.transport_type is TransportType.Amqp:
+        config.ssl_context = _TimedHandshake(config.ssl_context, config.connection_verify, seconds)
+
+
+class _TimedHandshake:
+    """Stands for an SSL context where the SDK wants only its `wrap_socket`."""
+
+    def __init__(self, given: ssl.SSLContext | None, ca_file: str | None, seconds: float) -> None:
+        self._given = given
+        self._ca_file = ca_file
+        self._seconds = seconds
+
+    def wrap_socket(self, sock: socket.socket, **options: Any) -> ssl.SSLSocket:
+        context = self._given or self._usual_context()
+        before_s = sock.gettimeout()
+        sock.settimeout(self._seconds)
+        wrapped = context.wrap_socket(sock, **options)
+        wrapped.settimeout(before_s)
+        return wrapped
+
+    def _usual_context(self) -> ssl.SSLContext:
+        """What the SDK makes when it is given none, and the error it looks for."""
+        ca_file = self._ca_file or certifi.where()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        try:
+            context.load_verify_locations(ca_file)
+        except FileNotFoundError as error:
+            error.filename = {"ca_certs": ca_file}
+            raise
+        return context
 
 
 class PayloadTap:

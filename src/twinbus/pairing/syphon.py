@@ -11,7 +11,7 @@ from typing import Any
 from azure.servicebus.aio import ServiceBusClient
 
 from twinbus.pairing import sdk
-from twinbus.pairing.concurrency import Event, Task
+from twinbus.pairing.concurrency import Event, Task, bounded
 from twinbus.pairing.events import PairFaulted
 from twinbus.pairing.names import backlog_queue_name
 from twinbus.pairing.observer import Observer, OnEvent
@@ -64,8 +64,10 @@ class Syphon:
         """
         options = SendAvailabilityPairedNamespaceOptions(secondary=secondary, **settings)
         how = options.attempt_settings() | (client_options or {})
+        open_s = options.operation_timeout.total_seconds()
         clients = [
-            ServiceBusClient.from_connection_string(each, **how) for each in (primary, secondary)
+            bounded(ServiceBusClient.from_connection_string(each, **how), open_s)
+            for each in (primary, secondary)
         ]
         host = clients[0].fully_qualified_namespace
         queues = [backlog_queue_name(host, index) for index in range(options.backlog_queue_count)]
@@ -114,11 +116,13 @@ class Syphon:
 
     async def _fault(self, gone: list[str]) -> None:
         """One or both clients are gone: the pumps end, and what is open is closed."""
-        for name in self._clients.keys() - gone:
-            await self._clients[name].close()
-            self._observer.tell([PairFaulted(gone[0], name)])
-            if self._on_fault is not None:
-                self._on_fault(f"The {gone[0]} client was closed; the pair has faulted.")
         self._stopping.set()
         for pump in self._pumps:
             pump.stop()
+        for name in self._clients.keys() - gone:
+            # Said before the close: a sender that is used while it is being closed opens
+            # again, and the close never ends.
+            if self._on_fault is not None:
+                self._on_fault(f"The {gone[0]} client was closed; the pair has faulted.")
+            await self._clients[name].close()
+            self._observer.tell([PairFaulted(gone[0], name)])

@@ -46,7 +46,7 @@ class SendWindow:
     async def drain(self) -> None:
         """Wait for every outcome; raise `UnsentError` if a send failed since the last drain."""
         for task in self._tasks:
-            await task.result()
+            await task.wait()
         failures, self._failures = self._failures, []
         if failures:
             raise UnsentError(failures)
@@ -54,7 +54,10 @@ class SendWindow:
     async def _run(self, message: Messages, timeout: float | None) -> None:
         try:
             await self._sender.send_messages(message, timeout=timeout)
-        except Exception as error:
+        except BaseException as error:
+            # One that was cancelled, too: nobody knows whether it has arrived.
             self._failures.append((message, error))
+            if not isinstance(error, Exception):
+                raise
         finally:
             self._slots.release()

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.exceptions import MessageLockLostError
 
 from twinbus.pairing import rewrite
-from twinbus.pairing.events import Event, MessageDeadLettered
+from twinbus.pairing.events import Event, MessageDeadLettered, PumpFailed
 from twinbus.pairing.observer import Observer
 from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from twinbus.pairing.pump import Pump
@@ -50,6 +51,7 @@ class Backlog:
         self.completed: list[bytes] = []
         self.dead: list[tuple[bytes, str]] = []
         self.locks_are_lost = False
+        self.locked_until_utc: datetime | None = None
         self.pump: Pump | None = None
         self._shutdown = SimpleNamespace(is_set=lambda: False)
         self._locks: Iterator[int] = itertools.count()
@@ -88,7 +90,10 @@ class Backlog:
         number, tag = next(link.delivery_ids), f"lock {next(self._locks)}".encode()
         await link._incoming_transfer({1: number, 2: tag, 5: False, 11: payload})
         return SimpleNamespace(
-            _delivery_id=number, _delivery_tag=tag, locked_until_utc=None, payload=payload
+            _delivery_id=number,
+            _delivery_tag=tag,
+            locked_until_utc=self.locked_until_utc,
+            payload=payload,
         )
 
     async def complete_message(self, message: Any) -> None:
@@ -128,12 +133,20 @@ class Primary:
 
 
 async def pumped(backlog: Backlog) -> tuple[list[bytes], list[Event]]:
-    """Run a pump until the backlog is empty; give what the primary has, and the events."""
+    """Run a pump until the backlog is empty, or it fails; give what the primary has, and the
+    events."""
     events: list[Event] = []
+
+    def note(event: Event) -> None:
+        events.append(event)
+        if isinstance(event, PumpFailed):
+            assert backlog.pump is not None
+            backlog.pump.stop()
+
     options = SendAvailabilityPairedNamespaceOptions(secondary="", administration="")
     primary: Any = Primary()
     secondary: Any = backlog
-    backlog.pump = Pump(primary, secondary, BACKLOG, options, Observer(events.append))
+    backlog.pump = Pump(primary, secondary, BACKLOG, options, Observer(note))
     await backlog.pump.run()
     return primary.sent, events
 
@@ -166,3 +179,17 @@ async def test_p11_a_message_that_cannot_be_restored_does_not_stop_those_behind_
     assert [reason for _, reason in backlog.dead] == reasons
     dead = [event for event in events if isinstance(event, MessageDeadLettered)]
     assert "x-ms-timetolive is '00:05:00'" in dead[1].description
+
+
+@pytest.mark.parametrize("work_s", [0, 10])
+async def test_p11_a_clock_that_is_ahead_is_told_from_a_lock_that_ran_out(
+    work_s: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = itertools.count(0, work_s * 1000)
+    monkeypatch.setattr("twinbus.pairing.pump.now_ms", lambda: next(clock))
+    backlog = Backlog([for_backlog("E")])
+    backlog.locked_until_utc = datetime.now(UTC) - timedelta(seconds=30)
+    sent, events = await pumped(backlog)
+    assert sent == []
+    told = [event.error for event in events if isinstance(event, PumpFailed)]
+    assert told == ([] if work_s else ["this machine's clock is ahead of the secondary's"])

@@ -251,6 +251,15 @@ def test_p8_a_name_of_ours_in_the_application_properties_is_refused() -> None:
         rewrite.to_backlog(message.raw_amqp_message, "orders", NOW_MS)
 
 
+def test_p8_a_time_to_live_that_cannot_come_back_is_refused() -> None:
+    seconds_max = 2**32 // 1000
+    longest = ServiceBusMessage("body", time_to_live=timedelta(seconds=seconds_max))
+    rewrite.to_backlog(longest.raw_amqp_message, "orders", NOW_MS)
+    longer = ServiceBusMessage("body", time_to_live=timedelta(seconds=seconds_max + 1))
+    with pytest.raises(ValueError, match=r"49\.7 days"):
+        rewrite.to_backlog(longer.raw_amqp_message, "orders", NOW_MS)
+
+
 def test_p8_all_forms_of_message_that_the_sdk_takes() -> None:
     forms: list[Any] = [
         ServiceBusMessage("body"),

@@ -1,15 +1,27 @@
 """The SDK's inner names that `sdk.py` relies on are as it believes them to be."""
 
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
-from azure.servicebus import ServiceBusClient, ServiceBusMessageBatch
+import pytest
+from azure.servicebus import (
+    ServiceBusClient,
+    ServiceBusMessage,
+    ServiceBusMessageBatch,
+    TransportType,
+)
 from azure.servicebus import aio as sdk_aio
 from azure.servicebus._pyamqp._encode import encode_payload
 from azure.servicebus._pyamqp.message import BatchMessage
+from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
 from twinbus.amqp.sections import split_batch
 from twinbus.pairing import sdk
+from twinbus.pairing.sync.concurrency import bounded
 
 NOBODY = (
     "Endpoint=sb://localhost:1;SharedAccessKeyName=n;SharedAccessKey=k;UseDevelopmentEmulator=true"
@@ -129,3 +141,56 @@ async def test_p12_an_asynchronous_client_too() -> None:
     assert not sdk.is_closed(canary)
     await client.close()
     assert sdk.is_closed(canary)
+
+
+@pytest.fixture
+def silent() -> Iterator[int]:
+    """The port of a peer that takes every connection and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        # Nobody accepts: to the other side a connection that waits for that is an open one.
+        yield listener.getsockname()[1]
+
+
+def client_of(port: int, tls: bool, **options: Any) -> ServiceBusClient:
+    if tls:
+        where = {"custom_endpoint_address": f"sb://127.0.0.1:{port}"}
+        text = NOBODY.partition(";Use")[0]
+        options |= {"transport_type": TransportType.Amqp} | where
+    else:
+        text = NOBODY.replace("localhost:1", f"127.0.0.1:{port}")
+    return ServiceBusClient.from_connection_string(text, retry_total=0, **options)
+
+
+USES: dict[str, Callable[[Any], object]] = {
+    "queue sender": lambda client: client.get_queue_sender("q").send_messages(
+        ServiceBusMessage("body"), timeout=0.3
+    ),
+    "topic sender": lambda client: client.get_topic_sender("t").create_message_batch(),
+    "receiver": lambda client: client.get_queue_receiver("q").__enter__(),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("tls", [False, True])
+# The SDK leaves the socket of a connection that broke to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_p4_an_opening_that_is_never_answered_is_a_time_out(
+    silent: int, tls: bool, use: str
+) -> None:
+    client: Any = bounded(client_of(silent, tls), 0.3)
+    ends: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            USES[use](client)
+        except ServiceBusError as error:
+            ends.append(error)
+
+    began = time.monotonic()
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert 0.2 < time.monotonic() - began < 5
+    assert [type(end) for end in ends] == [OperationTimeoutError]
+    client.close()

@@ -6,17 +6,24 @@ from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial
 from random import Random
+from types import NoneType
 from typing import Any
 from unittest import mock
 
 import pytest
-from azure.servicebus import ServiceBusMessage
+from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusConnectionError
 
 from tests.sim.loop import VirtualLoop
 from tests.sim.pairing import virtual
-from twinbus.pairing import BacklogSendError, SendWindow, UnsentError
-from twinbus.pairing.events import BacklogQueueDropped, EntitySuspected, Event
+from twinbus.pairing import BacklogSendError, PairClosedError, SendWindow, UnsentError
+from twinbus.pairing.events import (
+    BacklogQueueDropped,
+    EntityFailedOver,
+    EntitySuspected,
+    Event,
+    PingSent,
+)
 from twinbus.pairing.observer import Observer
 from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from twinbus.pairing.pair import Pair
@@ -69,6 +76,9 @@ class Sender:
         self._namespace.offered.append(message)
         await self._namespace.answer()
         self._namespace.accepted.append(message)
+
+    async def create_message_batch(self, max_size_in_bytes: int | None) -> ServiceBusMessageBatch:
+        return ServiceBusMessageBatch(max_size_in_bytes)
 
     async def close(self) -> None:
         self._namespace.open.discard(self)
@@ -209,6 +219,47 @@ def test_p4_a_time_out_counts_and_idle_connections_go_with_it() -> None:
     in_virtual_time(case, failover_s=10)
 
 
+def test_p5_making_a_batch_does_not_stop_the_failover_timer() -> None:
+    async def case(world: World) -> None:
+        world.primary.answer = world.primary.refuse
+        for _ in range(10):
+            batch = await world.sender.create_message_batch()
+            batch.add_message(ServiceBusMessage("body"))
+            with pytest.raises(ServiceBusConnectionError):
+                await world.sender.send_messages(batch)
+            await asyncio.sleep(1)
+        await world.send()
+        assert world.seen(EntitySuspected) == world.seen(EntityFailedOver) == 1
+        assert len(world.secondary.accepted) == 1
+
+    in_virtual_time(case, failover_s=9.5)
+
+
+def test_p6_sends_that_wait_for_their_turn_go_over_with_the_others() -> None:
+    async def case(world: World) -> None:
+        world.primary.answer = world.primary.say_nothing
+        began = asyncio.get_running_loop().time()
+        await world.send(12)
+        assert asyncio.get_running_loop().time() - began < 61
+        assert len(world.primary.offered) == 2
+        assert len(world.secondary.accepted) == 12
+
+    in_virtual_time(case, max_in_flight=2)
+
+
+def test_p6_sends_that_wait_for_a_backlog_queue_learn_that_it_failed() -> None:
+    async def case(world: World) -> None:
+        world.primary.answer = world.primary.refuse
+        world.secondary.answer = world.secondary.say_nothing
+        began = asyncio.get_running_loop().time()
+        ends = await asyncio.gather(*(world.send() for _ in range(12)), return_exceptions=True)
+        assert asyncio.get_running_loop().time() - began < 61
+        assert len(world.secondary.offered) == 2
+        assert {type(end) for end in ends} == {BacklogSendError}
+
+    in_virtual_time(case, queues=1, max_in_flight=2)
+
+
 def test_p6_a_reset_of_idle_connections_drops_no_backlog_queue() -> None:
     async def case(world: World) -> None:
         world.primary.answer = world.primary.refuse
@@ -229,6 +280,64 @@ def test_r10_a_mapping_keeps_its_message_id_on_every_attempt(form: Any) -> None:
         (offered,), (stored,) = world.primary.offered, world.secondary.accepted
         first = offered[0] if isinstance(offered, list) else offered
         assert stored.properties.message_id == first.message_id
+
+    in_virtual_time(case)
+
+
+def test_s4_a_drain_that_takes_too_long_cancels_no_send() -> None:
+    async def case(world: World) -> None:
+        async with SendWindow(world.sender) as window:
+            for _ in range(3):
+                await window.send(ServiceBusMessage("body"))
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(window.drain(), 0.001)
+        assert len(world.primary.accepted) == 3
+
+    in_virtual_time(case)
+
+
+def test_s4_a_window_forgets_no_send_that_was_cancelled() -> None:
+    async def case(world: World) -> None:
+        messages = [ServiceBusMessage("body") for _ in range(3)]
+        window = SendWindow(world.sender)
+        for message in messages:
+            await window.send(message)
+        await asyncio.sleep(0.001)
+        for task in asyncio.all_tasks():
+            if task.get_name() == "windowed send":
+                task.cancel()
+        with pytest.raises(UnsentError) as unsent:
+            await window.drain()
+        failed = {message.message_id for message, _ in unsent.value.failures}
+        assert failed == {message.message_id for message in messages}
+
+    in_virtual_time(case)
+
+
+def test_p12_sends_that_wait_for_their_turn_learn_that_the_pair_has_faulted() -> None:
+    async def case(world: World) -> None:
+        waiting = asyncio.gather(*(world.send() for _ in range(12)), return_exceptions=True)
+        await asyncio.sleep(0.005)
+        world.pair.fault("The secondary client was closed.")
+        ends = await waiting
+        assert [type(end) for end in ends] == [NoneType] * 2 + [PairClosedError] * 10
+        assert len(world.primary.offered) == 2
+
+    in_virtual_time(case, max_in_flight=2)
+
+
+def test_p12_a_close_that_was_given_up_can_be_made_again() -> None:
+    async def case(world: World) -> None:
+        world.primary.answer = world.primary.refuse
+        await world.send()
+        world.primary.answer = world.primary.say_nothing
+        # A ping goes out after a minute, and has no answer for another.
+        await asyncio.sleep(61)
+        for _ in range(2):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(world.pair.close("enough"), 2)
+        await world.pair.close("enough")
+        assert world.seen(PingSent) == 1
 
     in_virtual_time(case)
 

@@ -18,7 +18,7 @@ from twinbus.pairing.observer import Observer, OnEvent
 from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from twinbus.pairing.status import PairStatus, status_of
 from twinbus.pairing.sync.backlog import find_or_make_queues
-from twinbus.pairing.sync.concurrency import Task
+from twinbus.pairing.sync.concurrency import Task, bounded
 from twinbus.pairing.sync.order import SessionOrder
 from twinbus.pairing.sync.pair import Pair, now_ms
 from twinbus.pairing.sync.sender import PairedSender
@@ -48,8 +48,10 @@ class PairedServiceBusClient:
         self._observer = Observer(on_event)
         self._primary = _client(primary, **client_options)
         attempts = options.attempt_settings() | client_options
-        self._sending = _client(primary, **attempts) if isinstance(primary, str) else self._primary
-        self._secondary = _client(options.secondary, **attempts)
+        open_s = options.operation_timeout.total_seconds()
+        sending = _client(primary, **attempts) if isinstance(primary, str) else self._primary
+        self._sending = bounded(sending, open_s)
+        self._secondary = bounded(_client(options.secondary, **attempts), open_s)
         self._administration = _administration(options, **client_options)
         self._pair: Pair | None = None
         self._order: SessionOrder | None = None

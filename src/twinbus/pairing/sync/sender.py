@@ -97,12 +97,15 @@ class PairedSender:
             except BaseException as error:
                 self._after_failure(sender, error, began_ms, give_up_ms, had_idled=True)
             else:
-                self._after_success(sender)
+                self._primary.give(sender)
+                self._has_sent()
                 return
         try:
             self._on_primary(give_up_ms, "send_messages", outgoing, timeout=seconds)
         except FailedOver:
             self._to_backlog(_flat(outgoing), None, seconds)
+        else:
+            self._has_sent()
 
     def schedule_messages(
         self,
@@ -133,6 +136,7 @@ class PairedSender:
             flat = _flat(message)
             self._to_backlog(flat, schedule_time_utc, seconds)
             return [NOT_NUMBERED_YET] * len(flat)
+        self._has_sent()
         return numbers
 
     def cancel_scheduled_messages(
@@ -176,31 +180,43 @@ class PairedSender:
         for task in closing:
             task.result()
 
-    def _check_open(self) -> None:
+    def _check_pair(self) -> None:
         if self._pair.closed_because is not None:
             raise PairClosedError(self._pair.closed_because)
+
+    def _check_open(self) -> None:
+        self._check_pair()
         if self.closed:
             raise ValueError("The sender has been closed; get a new one from the client.")
 
     def _on_primary(self, give_up_ms: int, method: str, *args: Any, **options: Any) -> Any:
         """Call a method of the SDK's sender until it worked, the error is the caller's, or the
         entity has failed over."""
-        while self._entity.state is not State.FAILED_OVER:
-            began_ms = now_ms()
+        while not self._has_left_primary():
             idle = self._primary.take_idle()
             sender = idle or self._primary.take()
+            if self._has_left_primary():
+                # That happened while this send waited for its turn.
+                self._primary.give(sender)
+                break
+            began_ms = now_ms()
             try:
                 result = getattr(sender, method)(*args, **options)
             except BaseException as error:
                 self._after_failure(sender, error, began_ms, give_up_ms, idle is not None)
             else:
-                self._after_success(sender)
+                self._primary.give(sender)
                 return result
         self._primary.discard_idle()
+        self._check_pair()
         raise FailedOver
 
-    def _after_success(self, sender: ServiceBusSender) -> None:
-        self._primary.give(sender)
+    def _has_left_primary(self) -> bool:
+        closed = self._pair.closed_because is not None
+        return closed or self._entity.state is State.FAILED_OVER
+
+    def _has_sent(self) -> None:
+        """The primary took a message; a batch that was made is no proof that it does (P5)."""
         if self._entity.state is State.SUSPECT:
             self._pair.send_succeeded(self._entity)
 
@@ -283,6 +299,10 @@ class PairedSender:
             pool = self._pool(queue)
             idle = pool.take_idle()
             sender = idle or pool.take()
+            if self._pair.choose_queue(queue.index, tried) is not queue:
+                # It left the rotation while this send waited for its turn.
+                pool.give(sender)
+                continue
             try:
                 result = use(sender)
             except MessageSizeExceededError:

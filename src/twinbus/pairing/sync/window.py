@@ -47,7 +47,7 @@ class SendWindow:
     def drain(self) -> None:
         """Wait for every outcome; raise `UnsentError` if a send failed since the last drain."""
         for task in self._tasks:
-            task.result()
+            task.wait()
         failures, self._failures = self._failures, []
         if failures:
             raise UnsentError(failures)
@@ -55,7 +55,10 @@ class SendWindow:
     def _run(self, message: Messages, timeout: float | None) -> None:
         try:
             self._sender.send_messages(message, timeout=timeout)
-        except Exception as error:
+        except BaseException as error:
+            # One that was cancelled, too: nobody knows whether it has arrived.
             self._failures.append((message, error))
+            if not isinstance(error, Exception):
+                raise
         finally:
             self._slots.release()
