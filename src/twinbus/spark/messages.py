@@ -10,7 +10,7 @@ ids that are not text become text, and several data sections one body.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -312,12 +312,29 @@ _PLACES: Final[tuple[tuple[str | None, int], ...]] = (
 )  # fmt: skip
 _PARTITION_KEY: Final = Symbol("x-opt-partition-key")
 _SCHEDULED: Final = Symbol("x-opt-scheduled-enqueue-time")
+_RESUBMISSION: Final = Symbol("x-opt-resubmission")
 
 
 def to_messages(batch: Any, make_id: Callable[[int], str]) -> list[bytes]:
     """Encode each row. Columns that are missing or null are left out of the message, but for
     the id: `make_id` gives one for the row of that number. RowError says what is wrong."""
-    columns = _Columns(batch)
+    messages: list[bytes] = []
+    for message in to_messages_or_errors(batch, make_id):
+        if isinstance(message, RowError):
+            raise message
+        messages.append(message)
+    return messages
+
+
+def to_messages_or_errors(
+    batch: Any, make_id: Callable[[int], str], resubmissions: list[str] | None = None
+) -> Iterator[bytes | RowError]:
+    """The same, with what is wrong with a row in its place.
+
+    `resubmissions` tells of each row which dead letter it was: a broker that knows its id of
+    old does not take it for a duplicate then.
+    """
+    columns = _Columns(batch, resubmissions)
     ids = columns.texts.get("message_id") or [None] * batch.num_rows
     columns.texts["message_id"] = [
         make_id(row) if given is None else given for row, given in enumerate(ids)
@@ -325,18 +342,18 @@ def to_messages(batch: Any, make_id: Callable[[int], str]) -> list[bytes]:
     places = [(columns.texts.get(name or ""), code) for name, code in _PLACES]
     while places[-1][0] is None:
         places.pop()
-    messages = []
     for row in range(batch.num_rows):
         try:
-            messages.append(
+            message = (
                 columns.front(row)
                 + _encode_fields(places, row)
                 + columns.properties(row)
                 + columns.body(row)
             )
         except (ValueError, struct.error) as why:
-            raise RowError(row, str(why)) from why
-    return messages
+            yield RowError(row, str(why))
+        else:
+            yield message
 
 
 def _encode_fields(places: list[tuple[list[str | None] | None, int]], row: int) -> bytes:
@@ -365,7 +382,7 @@ def _encode_text(code: int, value: str) -> bytes:
 class _Columns:
     """The columns of one batch as Python lists, and the sections that each row makes."""
 
-    def __init__(self, batch: Any) -> None:
+    def __init__(self, batch: Any, resubmissions: list[str] | None) -> None:
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         names = [name for name, _ in _PLACES if name] + ["partition_key", "body_type"]
         self.texts: dict[str, list[str | None]] = {
@@ -378,6 +395,7 @@ class _Columns:
         self._types = _FlatMaps(columns.get("application_property_types"))
         self._keys = self.texts.get("partition_key")
         self._body_types = self.texts.get("body_type")
+        self._resubmissions = resubmissions
 
     @staticmethod
     def _numbers(column: Any) -> list[int | None] | None:
@@ -401,6 +419,8 @@ class _Columns:
         scheduled_us = self._scheduled[row] if self._scheduled else None
         if scheduled_us is not None:
             pairs.append((_SCHEDULED, encode(Timestamp(scheduled_us // 1000))))
+        if self._resubmissions is not None:
+            pairs.append((_RESUBMISSION, encode(self._resubmissions[row])))
         return front + b"\x00\x53\x72" + encode_map(pairs) if pairs else front
 
     def properties(self, row: int) -> bytes:
