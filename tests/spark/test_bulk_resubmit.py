@@ -16,9 +16,10 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tests.spark.bulk_kit import DESCRIPTION, REASON, bury, contents, ids
+from tests.spark.bulk_kit import DESCRIPTION, REASON, bury, bury_all, contents, ids
 from tests.spark.conftest import FORM, worker_path
 from tests.support.broker import PROJECT, Broker, form_environment
+from twinbus.amqp.codec import encode, encode_map
 from twinbus.client import Client
 from twinbus.spark.bulk import resubmit, rounds, transform
 from twinbus.spark.messages import to_batch
@@ -168,6 +169,27 @@ def test_l4_what_cannot_be_made_into_a_message_stays_dead_and_the_rest_goes(
     assert tally.counts == {"sent": 2, "returned": 1}
     assert tally.reasons == {resubmit.NO_MESSAGE: 1}
     assert dead(broker, queue) == ["m-1"]
+
+
+def test_l4_a_letter_without_a_body_and_one_that_is_not_utf_8_go_home_with_the_rest(
+    spark: SparkSession, broker: Broker, queue: str
+) -> None:
+    """What the official SDK makes of None, and a text of a sender that writes Latin-1."""
+    latin = b"\x00\x53\x74" + encode_map([("city", b"\xa1\x04K\xf6ln")])
+    body = b"\x00\x53\x75\xa0\x04body"
+    names = [b"\x00\x53\x73" + encode([name]) for name in ("none", "latin", "good")]
+    payloads = [names[0], names[1] + latin + body, names[2] + body]
+    with Client.connect(broker.connection_string) as client:
+        with client.sender(queue) as sender:
+            sender.send(payloads)
+            sender.flush()
+        bury_all(client, queue)
+    assert run(spark, broker, queue).counts == {"sent": 3}
+    home = {row["message_id"]: row for row in contents(broker.connection_string, queue)}
+    assert {name: row["body"] for name, row in home.items()} == {
+        "none": b"", "latin": b"body", "good": b"body"
+    }  # fmt: skip
+    assert dict(home["latin"]["application_properties"]) == {"city": "K\ufffdln"}
 
 
 def test_l4_a_failing_transformation_gives_everything_back(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from twinbus.cli.commands import Entity, Yes, command
-from twinbus.cli.node import Node
+from twinbus.cli.node import Node, shown_if_readable
 from twinbus.cli.outbox import Outbox
 from twinbus.cli.printer import Printer, confirm
 from twinbus.cli.receive import received
@@ -29,7 +29,6 @@ from twinbus.forms.message_form import (
     dead_letter_reason,
     from_json,
     one_line,
-    to_json,
 )
 
 if TYPE_CHECKING:
@@ -126,7 +125,7 @@ class Wanted:
 
 def _move(node: Node, wanted: Wanted) -> Iterator[int]:
     """Let the broker move dead letters back; gives how many, page by page."""
-    for page in node.browse(bodies=False):
+    for page in node.browse(bodies=False, even_unreadable=True):
         chosen = [shown["sequence_number"] for shown in page if wanted(shown)]
         left = len(chosen)
         # Large ones go some at a time.
@@ -152,7 +151,7 @@ def send_again(
     ):
         outbox = Outbox(sender)
         for message, payload in received(receiver, None, wait_s, _AT_ONCE):
-            shown = to_json(payload)
+            shown = shown_if_readable(payload)
             number = shown["sequence_number"]
             if number not in sent and number not in passed_over:
                 seen_again.clear()
@@ -161,7 +160,8 @@ def send_again(
                 break
             else:
                 seen_again.add(number)
-            if not wanted(shown):
+            # One that cannot be read cannot be sent: it stays.
+            if "body" not in shown or not wanted(shown):
                 passed_over[number] = message
                 continue
             if number not in sent:

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
-from twinbus.client import Client
+from twinbus.client import Client, ConnectionLost
 from twinbus.core import names
 from twinbus.spark import schema
 from twinbus.spark.bulk import rounds, transform
@@ -122,6 +122,9 @@ def _send_batch(work: Work, outbox: Outbox, batch: Any) -> Any:
         for (number, _), refusal in zip(messages, fates, strict=True):
             if refusal is None:
                 sent += 1
+            elif isinstance(refusal, ConnectionLost):
+                # This broker has the dead letters as well: nothing can be settled now.
+                raise refusal
             else:
                 others.append((number, rounds.RETURNED, refusal.condition, refusal.description))
     return rounds.fates_batch(work.source, sent, others)
