@@ -35,6 +35,12 @@ def test_l5_spark_runs_in_one_place(run: CommandLine, tmp_path: Path) -> None:
     assert "--follow" in following.err
 
 
+def test_l5_reports_are_written_to_a_directory(run: CommandLine, tmp_path: Path) -> None:
+    said = run(*arguments("cost", tmp_path), "--out", "s3a://bucket/reports", code=2).err
+    assert "is a URL" in said
+    assert not Path("s3a:").exists()
+
+
 def test_l4_a_transformation_is_one_thing(run: CommandLine) -> None:
     given = ("pipeline", "resubmit", "orders", "--sql", "true", "--python", "a:b")
     assert "not both" in run(*given, code=2).err

@@ -11,15 +11,18 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tests.spark.bulk_kit import DESCRIPTION, REASON, bury, contents, ids
+from tests.spark.bulk_kit import DESCRIPTION, REASON, bury, bury_all, contents, ids
 from tests.spark.conftest import FORM, worker_path
 from tests.support.broker import PROJECT, Broker, form_environment
+from twinbus.amqp.codec import encode, encode_map
 from twinbus.client import Client
 from twinbus.spark.bulk import resubmit, rounds, transform
+from twinbus.spark.messages import to_batch
 
 
 def numbered(count: int) -> list[dict[str, Any]]:
@@ -55,6 +58,13 @@ def held(broker: Broker, entity: str) -> list[Any]:
     with Client.connect(broker.connection_string) as client:
         found = client.request(entity, "twinbus:reservations", {}).body["reservations"]
     return [epoch for consumer in found for epoch in consumer["epochs"]]
+
+
+def _payloads(broker: Broker, entity: str) -> list[bytes]:
+    body = {"from": 1, "to": 2**62, "byte-count": 4 * 1024 * 1024}
+    with Client.connect(broker.connection_string) as client:
+        found: list[bytes] = client.request(entity, "twinbus:read", body).body["messages"]
+    return found
 
 
 def test_l4_dead_letters_go_home_without_the_marks_of_death(
@@ -134,6 +144,52 @@ def test_l4_what_the_target_refuses_stays_dead_and_is_told(
     assert sum(tally.reasons.values()) == 2
     assert dead(broker, queue) == ["m-2", "m-3"]
     assert ids(broker.connection_string, session_queue) == ["m-0", "m-1"]
+
+
+def test_l4_e7_dead_letters_come_home_to_a_queue_that_remembers_their_ids(
+    spark: SparkSession, broker: Broker, unique_queue: str
+) -> None:
+    bury(broker.connection_string, unique_queue, numbered(4))
+    path = f"{unique_queue}/$DeadLetterQueue"
+    batch = to_batch(_payloads(broker, path)).append_column(transform.WANTED, pa.array([True] * 4))
+    # As a run that is killed before it settles: all are sent, and stay dead.
+    work = resubmit.Work(broker.connection_string, path, None)
+    assert sum(fates.column("count")[0].as_py() for fates in resubmit._send(work, batch)) == 4
+    assert run(spark, broker, unique_queue).counts == {"sent": 4}
+    assert ids(broker.connection_string, unique_queue) == [f"m-{n}" for n in range(4)]
+    assert dead(broker, unique_queue) == []
+
+
+def test_l4_what_cannot_be_made_into_a_message_stays_dead_and_the_rest_goes(
+    spark: SparkSession, broker: Broker, queue: str
+) -> None:
+    bury(broker.connection_string, queue, numbered(3))
+    change = transform.by_sql("named_struct('time_to_live_ms', if(message_id = 'm-1', 0, 60000))")
+    tally = run(spark, broker, queue, change)
+    assert tally.counts == {"sent": 2, "returned": 1}
+    assert tally.reasons == {resubmit.NO_MESSAGE: 1}
+    assert dead(broker, queue) == ["m-1"]
+
+
+def test_l4_a_letter_without_a_body_and_one_that_is_not_utf_8_go_home_with_the_rest(
+    spark: SparkSession, broker: Broker, queue: str
+) -> None:
+    """What the official SDK makes of None, and a text of a sender that writes Latin-1."""
+    latin = b"\x00\x53\x74" + encode_map([("city", b"\xa1\x04K\xf6ln")])
+    body = b"\x00\x53\x75\xa0\x04body"
+    names = [b"\x00\x53\x73" + encode([name]) for name in ("none", "latin", "good")]
+    payloads = [names[0], names[1] + latin + body, names[2] + body]
+    with Client.connect(broker.connection_string) as client:
+        with client.sender(queue) as sender:
+            sender.send(payloads)
+            sender.flush()
+        bury_all(client, queue)
+    assert run(spark, broker, queue).counts == {"sent": 3}
+    home = {row["message_id"]: row for row in contents(broker.connection_string, queue)}
+    assert {name: row["body"] for name, row in home.items()} == {
+        "none": b"", "latin": b"body", "good": b"body"
+    }  # fmt: skip
+    assert dict(home["latin"]["application_properties"]) == {"city": "K\ufffdln"}
 
 
 def test_l4_a_failing_transformation_gives_everything_back(

@@ -2,11 +2,14 @@
 
 On this broker dead letters go back in one step each, so that a message is never in both
 queues or in neither, whenever the command is stopped. Azure has no such operation: there they
-are sent anew and then completed, and one that was stopped in between is there twice.
+are sent anew and then completed, and one that was stopped in between may be there twice. They
+get new ids there: what detects duplicates drops a message whose id it knows, and once the dead
+letter is completed it would be nowhere.
 """
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -15,18 +18,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from twinbus.cli.commands import Entity, Yes, command
-from twinbus.cli.node import Node
+from twinbus.cli.node import Node, shown_if_readable
 from twinbus.cli.outbox import Outbox
 from twinbus.cli.printer import Printer, confirm
 from twinbus.cli.receive import received
 from twinbus.cli.remote import BRISK, Remote
-from twinbus.core import names
+from twinbus.core import limits, names
 from twinbus.forms.message_form import (
     Encoded,
     dead_letter_reason,
     from_json,
     one_line,
-    to_json,
 )
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ Reason = Annotated[str | None, typer.Option(help="Only those with this reason.")
 _WAIT_S = 5.0
 # Their locks run while the first of them are being sent, on a network that may be slow.
 _AT_ONCE = 5
+_RESUBMITTED = "-resubmitted-"
 _DEATH = ("DeadLetterReason", "DeadLetterErrorDescription")
 # The broker's clock may be ahead of this machine's.
 _AHEAD_MS = 86_400_000
@@ -70,8 +73,8 @@ def resubmit(
         target = _target(path)
         if not atomic:
             confirm(
-                f"This is no Twinbus broker: dead letters are sent to {target} again and then"
-                " completed; if stopped in between, one may be there twice. Go on?",
+                f"This is no Twinbus broker: dead letters are sent to {target} again, under new"
+                " ids, and then completed; if stopped in between, one may be there twice. Go on?",
                 yes,
             )
         total = 0
@@ -122,7 +125,7 @@ class Wanted:
 
 def _move(node: Node, wanted: Wanted) -> Iterator[int]:
     """Let the broker move dead letters back; gives how many, page by page."""
-    for page in node.browse(bodies=False):
+    for page in node.browse(bodies=False, even_unreadable=True):
         chosen = [shown["sequence_number"] for shown in page if wanted(shown)]
         left = len(chosen)
         # Large ones go some at a time.
@@ -134,8 +137,7 @@ def _move(node: Node, wanted: Wanted) -> Iterator[int]:
 def send_again(
     client: ServiceBusClient, path: str, target: str, wanted: Wanted, wait_s: float = _WAIT_S
 ) -> Iterator[int]:
-    """Send dead letters to `target` under their own ids, completing each once it is there; gives
-    1 for each.
+    """Send dead letters to `target`, completing each once it is there; gives 1 for each.
 
     Those not wanted stay locked, so that others are reached behind them. Any lock may end before
     its message is settled; then the message comes again. One that was sent is not sent twice.
@@ -149,7 +151,7 @@ def send_again(
     ):
         outbox = Outbox(sender)
         for message, payload in received(receiver, None, wait_s, _AT_ONCE):
-            shown = to_json(payload)
+            shown = shown_if_readable(payload)
             number = shown["sequence_number"]
             if number not in sent and number not in passed_over:
                 seen_again.clear()
@@ -158,11 +160,12 @@ def send_again(
                 break
             else:
                 seen_again.add(number)
-            if not wanted(shown):
+            # One that cannot be read cannot be sent: it stays.
+            if "body" not in shown or not wanted(shown):
                 passed_over[number] = message
                 continue
             if number not in sent:
-                outbox.put(_revived(shown))
+                outbox.put(_revived(shown, path))
                 outbox.flush()
                 sent.add(number)
                 yield 1
@@ -181,12 +184,28 @@ def _settle(
         settle(message)
 
 
-def _revived(shown: dict[str, Any]) -> Encoded:
-    """A dead letter as it was before it died."""
+def _revived(shown: dict[str, Any], path: str) -> Encoded:
+    """A dead letter as it was before it died, but for its id."""
+    shown["message_id"] = _new_id(shown, path)
     if isinstance(shown.get("application_properties"), dict):
         for name in _DEATH:
             shown["application_properties"].pop(name, None)
     return from_json(shown)
+
+
+def _new_id(shown: dict[str, Any], path: str) -> str:
+    """An id that nobody knows of old, and the same one whenever this dead letter is sent.
+
+    The time is for a queue that was deleted and made again, which counts from 1 again.
+    """
+    old = shown.get("message_id") or ""
+    if isinstance(old, dict):
+        (old,) = old.values()
+    known_by = f"{path.casefold()} {shown['sequence_number']} {shown.get('enqueued_time_utc')}"
+    mark = f"{_RESUBMITTED}{hashlib.sha256(known_by.encode()).hexdigest()[:16]}"
+    # One that has died again does not get longer and longer.
+    kept = str(old).partition(_RESUBMITTED)[0]
+    return kept[: limits.MESSAGE_ID_CHARS_MAX - len(mark)] + mark
 
 
 def _dead_letter_path(entity: str) -> str:

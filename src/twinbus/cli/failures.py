@@ -9,6 +9,8 @@ from contextlib import contextmanager
 
 import typer
 
+from twinbus.amqp.errors import DecodeError
+
 FAILURE = 1
 USAGE = 2
 NOT_FOUND = 3
@@ -80,6 +82,9 @@ def code_of(error: Exception) -> int | None:
     """The exit code; None for what nobody foresaw, which keeps its traceback."""
     if isinstance(error, CommandError):
         return error.code
+    if isinstance(error, DecodeError):
+        # A message that its broker need not have read.
+        return FAILURE
     if isinstance(error, OSError):
         return NOT_FOUND if isinstance(error, FileNotFoundError) else FAILURE
     return _sdk_code(error)

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from twinbus.amqp.errors import DecodeError
 from twinbus.cli.failures import FAILURE, NOT_FOUND, REFUSED, CommandError
 from twinbus.cli.remote import BRISK
-from twinbus.forms.message_form import to_json
+from twinbus.forms.message_form import sequence_number, to_json
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusClient
@@ -88,13 +89,16 @@ class Node:
         return [entry[b"message"] for entry in answer.get("messages", [])]
 
     def browse(
-        self, from_sequence_number: int = 1, **options: Any
+        self, from_sequence_number: int = 1, *, even_unreadable: bool = False, **options: Any
     ) -> Iterator[list[dict[str, Any]]]:
-        """Page by page to the end, each message as its JSON form; options as for `peek`."""
+        """Page by page to the end, each message as its JSON form; options as for `peek`.
+
+        Of one that cannot be read there may be no more than its number, if that is enough.
+        """
+        show = shown_if_readable if even_unreadable else _shown
         while page := self.peek(from_sequence_number, **options):
-            shown = [to_json(payload) for payload in page]
-            yield shown
-            from_sequence_number = shown[-1]["sequence_number"] + 1
+            yield [show(payload) for payload in page]
+            from_sequence_number = sequence_number(page[-1]) + 1
 
     def resubmit(self, sequence_numbers: Sequence[int]) -> int:
         """Put dead letters back where they died, each in one step (this broker only).
@@ -113,6 +117,25 @@ class Node:
         return int(
             self.request("com.microsoft:batch-delete-messages", body).get("message-count", 0)
         )
+
+
+def shown_if_readable(payload: bytes) -> dict[str, Any]:
+    """A message's JSON form; if it cannot be read, nothing but its number."""
+    try:
+        return to_json(payload)
+    except DecodeError:
+        return {"sequence_number": sequence_number(payload)}
+
+
+def _shown(payload: bytes) -> dict[str, Any]:
+    try:
+        return to_json(payload)
+    except DecodeError as error:
+        # Brokers take in what they need not read, such as a text that is no UTF-8.
+        number = sequence_number(payload)
+        raise CommandError(
+            f"the message with sequence number {number} cannot be read: {error}"
+        ) from error
 
 
 def _typed(kind: str, value: Any) -> dict[str, Any]:

@@ -28,7 +28,27 @@ Capture = Annotated[
     list[str],
     typer.Option("--capture", help="A directory that a broker captures to; again for more."),
 ]
-Out = Annotated[Path, typer.Option("--out", help="Where tables and pages are written.")]
+
+
+def _directory(given: object) -> Path:
+    """A place for reports. A URL is found out here: as a path it would be the directory s3a:"""
+    if "://" in str(given):
+        raise typer.BadParameter(
+            f"'{given}' is a URL: reports are written to a directory. On a cluster, give one that"
+            " driver and executors share."
+        )
+    return Path(str(given))
+
+
+Out = Annotated[
+    Path,
+    typer.Option(
+        "--out",
+        parser=_directory,
+        metavar="PATH",
+        help="The directory where tables and pages are written.",
+    ),
+]
 Follow = Annotated[
     bool, typer.Option("--follow", help="Go on while the broker runs; end it with Ctrl-C.")
 ]

@@ -196,5 +196,5 @@ def _named_errors() -> Iterator[None]:
         raise CommandError(str(refused), _CODES.get(refused.condition, FAILURE)) from refused
     except TransformError as error:
         raise CommandError(str(error), USAGE) from error
-    except (ClientError, NotThisBrokerError) as error:
+    except (ClientError, NotThisBrokerError, ValueError) as error:
         raise CommandError(str(error)) from error

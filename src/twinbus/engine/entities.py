@@ -243,7 +243,7 @@ class Entity(Owner):
         """Tell whether a message's id is known here (E7); from now on it is."""
         history = self.history
         assert history is not None
-        key = message.message_id()
+        key = message.duplicate_key()
         if not history.seen(key, now_ms):
             history.remember(key, now_ms, self.kernel.log, self.main.number)
             return False

@@ -9,7 +9,7 @@ from typing import Final
 from twinbus.amqp import codec
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.sections import APPLICATION_PROPERTIES, FOOTER, HEADER, PROPERTIES
-from twinbus.core import errors
+from twinbus.core import errors, limits
 from twinbus.core.errors import BusError
 from twinbus.core.units import UNLIMITED_MS
 from twinbus.engine import stored as form
@@ -29,6 +29,8 @@ CONTENT_TYPE: Final = 6
 SESSION_ID: Final = 10
 REPLY_TO_SESSION_ID: Final = 12
 
+#: The annotation by which a dead letter that is sent again says which one it is.
+RESUBMISSION: Final = "x-opt-resubmission"
 _ORIGINAL_SEQUENCE: Final = "x-opt-enqueue-sequence-number"
 _SOURCE: Final = "x-opt-deadletter-source"
 _DEATH_PROPERTIES: Final = ("DeadLetterReason", "DeadLetterErrorDescription")
@@ -85,9 +87,19 @@ class Message:
         value = self.properties()[SESSION_ID]
         return value if isinstance(value, str) else None
 
-    def message_id(self) -> bytes:
-        """The id with its type, as bytes to compare."""
-        return codec.encode(self.properties()[MESSAGE_ID])
+    def duplicate_key(self) -> bytes:
+        """What duplicates are known by: the id with its type, as bytes to compare (E7).
+
+        A dead letter that is sent again bears the id that the entity knows from its first life.
+        So it says which dead letter it is: it is no duplicate of what died, and one of itself.
+        """
+        key = codec.encode(self.properties()[MESSAGE_ID])
+        if form.has_annotations(self.stored):
+            mark = form.raw_annotation(self.stored, RESUBMISSION)
+            # As long as an id may be: it is kept in memory.
+            if len(mark) <= limits.MESSAGE_ID_CHARS_MAX:
+                key += mark
+        return key
 
     def application_properties(self) -> list[tuple[object, bytes]]:
         """The application properties, values as they are on the wire."""

@@ -1,7 +1,9 @@
 """Messages of a reservation that are not to be completed with the rest of it (L4).
 
 A bulk reader that could not use some messages says so when it settles: they return to their
-place, or go to the dead-letter queue. That and the completion of the others is one step.
+place, or go to the dead-letter queue. That and the completion of the others is one step, but
+that many, or on a full disk, wait for their turn to die. They are in no reservation then and
+nobody gets them; after a crash they are active again, as what waits to die always is.
 """
 
 from twinbus.core import errors
@@ -40,8 +42,7 @@ def part(
             for seq in _take_out(stream, reservation, leaving):
                 if seq in dead:
                     reason, description = dead[seq]
-                    count = stream.counts.get(seq, 0)
-                    holder.dead_letter(stream, seq, reason, description, count, now_ms)
+                    stream.let_die(seq, reason, description, stream.counts.get(seq, 0), now_ms)
                 else:
                     stream.restore(seq)
     returning.hand_on(holder, stream, now_ms)

@@ -195,11 +195,17 @@ def has_annotations(stored: bytes) -> bool:
 
 def annotation(stored: bytes, name: str) -> object:
     """One message annotation, None if it is missing; the others may be beyond reading."""
+    raw = raw_annotation(stored, name)
+    return codec.decode_whole(raw) if raw else None
+
+
+def raw_annotation(stored: bytes, name: str) -> bytes:
+    """One message annotation as it is encoded; nothing if it is missing."""
     fields = _PREFIX.unpack_from(stored)
     for key, raw in _pairs(stored, PREFIX_SIZE, fields[3]):
         if key == name:
-            return codec.decode_whole(raw)
-    return None
+            return raw
+    return b""
 
 
 def with_annotation(stored: bytes, name: str, value: bytes) -> bytes:

@@ -117,6 +117,20 @@ def to_json(payload: bytes) -> dict[str, Json]:
     return shown
 
 
+def sequence_number(payload: bytes) -> int:
+    """The number that a broker shows with a message, whatever else in it is beyond reading."""
+    position = 0
+    while position < len(payload):
+        code, at = codec.decode(payload, position + 1)
+        if code == _ANNOTATIONS:
+            for key, raw in codec.map_pairs(payload, at):
+                number = codec.decode_whole(raw) if key == "x-opt-sequence-number" else None
+                if isinstance(number, int):
+                    return int(number)
+        position = codec.skip(payload, at)
+    raise ValueError("the message has no sequence number")
+
+
 def from_json(given: Mapping[str, Json]) -> Encoded:
     """Encode a message; ValueError says what cannot be read."""
     try:

@@ -4,13 +4,16 @@ Encoded AMQP messages, as a broker shows them, go in and a record batch of `sche
 comes out; columns go in and encoded messages come out. What the broker's own heads look like
 is known here, so that the common message costs no general decoding. Durability, priority,
 content encoding, annotations of other clients and footers have no column and are left out;
-ids that are not text become text, and several data sections one body.
+ids that are not text become text, several data sections one body, and none an empty one.
+
+A broker takes in what it need not read. One such message must not hold up all others: what is
+no UTF-8 in a text is replaced (U+FFFD), and what is no value is given as its bytes.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -35,6 +38,7 @@ from twinbus.spark.schema import ARROW
 _STATES: Final[dict[object, str]] = {0: "active", 1: "deferred", 2: "scheduled"}
 _BODY_TYPES: Final = {DATA: "data", AMQP_VALUE: "value", AMQP_SEQUENCE: "sequence"}
 _PROPERTY_COUNT: Final = 13
+_OMITTED: Final = "omitted-message-body-size"
 _TTL_MS_MAX: Final = 0xFFFFFFFF
 # The end of the year 9999, the last moment that clients can express.
 _LATEST_MS: Final = 253_402_300_799_999
@@ -75,7 +79,7 @@ class _Maps:
         if self.offsets.count(None) == len(self.offsets):
             return pa.nulls(len(self.offsets), arrow)
         offsets = pa.array([*self.offsets, len(self.keys)], pa.int32())
-        keys, values = pa.array(self.keys, pa.string()), pa.array(self.values, pa.string())
+        keys, values = _array(self.keys, pa.string()), _array(self.values, pa.string())
         return pa.MapArray.from_arrays(offsets, keys, values)
 
 
@@ -100,8 +104,16 @@ def to_batch(payloads: Sequence[bytes], *, include_body: bool = True) -> Any:
         else:
             column = columns.pop(0)
             wanted = include_body or not name.startswith("body")
-            arrays.append(pa.array(column, arrow) if wanted else pa.nulls(len(column), arrow))
+            arrays.append(_array(column, arrow) if wanted else pa.nulls(len(column), arrow))
     return pa.RecordBatch.from_arrays(arrays, schema=ARROW)
+
+
+def _array(column: Sequence[Any], arrow: Any) -> Any:
+    try:
+        return pa.array(column, arrow)
+    except UnicodeEncodeError:
+        # A char may be half of a pair of UTF-16, which is no text by itself.
+        return pa.array([v and v.encode(errors="replace").decode() for v in column], arrow)
 
 
 def _row(payload: bytes, texts: _Maps, types: _Maps) -> tuple[object, ...]:
@@ -137,8 +149,10 @@ def _row(payload: bytes, texts: _Maps, types: _Maps) -> tuple[object, ...]:
                     end = start + _PLAIN_NUMBERS.size
         elif code in (MESSAGE_ANNOTATIONS, DELIVERY_ANNOTATIONS):
             for key, raw in map_pairs(payload, at):
-                annotations[key] = decode_whole(raw)
+                annotations[key] = _decoded(raw, 0)[0]
         pos = end
+    if body is None and _OMITTED not in annotations:
+        body, body_type = b"", "data"
     partition_key = scheduled = source = None
     state = "active"
     if annotations:
@@ -148,7 +162,7 @@ def _row(payload: bytes, texts: _Maps, types: _Maps) -> tuple[object, ...]:
         scheduled = _microseconds(annotations.get("x-opt-scheduled-enqueue-time"))
         source = _text(annotations.get("x-opt-deadletter-source"))
         state = _STATES.get(annotations.get("x-opt-message-state"), state)
-        size += _number(annotations.get("omitted-message-body-size")) or 0
+        size += _number(annotations.get(_OMITTED)) or 0
     reason, description = _keep_pairs(pairs, texts, types)
     return (
         seq, _microseconds(enqueued_ms), state, fields[0], fields[10], partition_key, fields[3],
@@ -210,19 +224,26 @@ def _fields(payload: bytes, at: int, end: int) -> list[Any]:
     count, pos = _elements(payload, at)
     found: list[Any] = []
     for _ in range(min(count, _PROPERTY_COUNT)):
+        if pos >= end:
+            break
         code = payload[pos]
         if code == 0xA1 or code == 0xA3:
             start = pos + 2
             pos = start + payload[pos + 1]
-            found.append(payload[start:pos].decode())
+            found.append(payload[start:pos].decode(errors="replace"))
         elif code == 0x40:
             pos += 1
             found.append(None)
         else:
-            value, pos = decode(payload, pos)
+            try:
+                value, pos = _decoded(payload, pos)
+            except DecodeError:
+                # No list: what comes after it cannot be told apart.
+                break
             found.append(_text(value))
     if pos > end:
-        raise DecodeError("properties longer than their section", at)
+        # The last one reaches into what follows.
+        found.pop()
     return found + _NO_FIELDS[len(found) :]
 
 
@@ -243,8 +264,20 @@ def _value(payload: bytes, pos: int) -> tuple[object, int]:
     if payload[pos] == 0xA1:
         start = pos + 2
         end = start + payload[pos + 1]
-        return payload[start:end].decode(), end
-    return decode(payload, pos)
+        return payload[start:end].decode(errors="replace"), end
+    return _decoded(payload, pos)
+
+
+def _decoded(payload: bytes, pos: int) -> tuple[object, int]:
+    """A value, as far as it can be read, and where it ends."""
+    try:
+        return decode(payload, pos)
+    except DecodeError:
+        end = skip(payload, pos)
+    code = payload[pos]
+    if code in (0xA1, 0xA3, 0xB1, 0xB3):
+        return payload[pos + (2 if code < 0xB0 else 5) : end].decode(errors="replace"), end
+    return payload[pos:end], end
 
 
 def _keep_pairs(
@@ -312,12 +345,29 @@ _PLACES: Final[tuple[tuple[str | None, int], ...]] = (
 )  # fmt: skip
 _PARTITION_KEY: Final = Symbol("x-opt-partition-key")
 _SCHEDULED: Final = Symbol("x-opt-scheduled-enqueue-time")
+_RESUBMISSION: Final = Symbol("x-opt-resubmission")
 
 
 def to_messages(batch: Any, make_id: Callable[[int], str]) -> list[bytes]:
     """Encode each row. Columns that are missing or null are left out of the message, but for
     the id: `make_id` gives one for the row of that number. RowError says what is wrong."""
-    columns = _Columns(batch)
+    messages: list[bytes] = []
+    for message in to_messages_or_errors(batch, make_id):
+        if isinstance(message, RowError):
+            raise message
+        messages.append(message)
+    return messages
+
+
+def to_messages_or_errors(
+    batch: Any, make_id: Callable[[int], str], resubmissions: list[str] | None = None
+) -> Iterator[bytes | RowError]:
+    """The same, with what is wrong with a row in its place.
+
+    `resubmissions` tells of each row which dead letter it was: a broker that knows its id of
+    old does not take it for a duplicate then.
+    """
+    columns = _Columns(batch, resubmissions)
     ids = columns.texts.get("message_id") or [None] * batch.num_rows
     columns.texts["message_id"] = [
         make_id(row) if given is None else given for row, given in enumerate(ids)
@@ -325,18 +375,18 @@ def to_messages(batch: Any, make_id: Callable[[int], str]) -> list[bytes]:
     places = [(columns.texts.get(name or ""), code) for name, code in _PLACES]
     while places[-1][0] is None:
         places.pop()
-    messages = []
     for row in range(batch.num_rows):
         try:
-            messages.append(
+            message = (
                 columns.front(row)
                 + _encode_fields(places, row)
                 + columns.properties(row)
                 + columns.body(row)
             )
         except (ValueError, struct.error) as why:
-            raise RowError(row, str(why)) from why
-    return messages
+            yield RowError(row, str(why))
+        else:
+            yield message
 
 
 def _encode_fields(places: list[tuple[list[str | None] | None, int]], row: int) -> bytes:
@@ -365,7 +415,7 @@ def _encode_text(code: int, value: str) -> bytes:
 class _Columns:
     """The columns of one batch as Python lists, and the sections that each row makes."""
 
-    def __init__(self, batch: Any) -> None:
+    def __init__(self, batch: Any, resubmissions: list[str] | None) -> None:
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         names = [name for name, _ in _PLACES if name] + ["partition_key", "body_type"]
         self.texts: dict[str, list[str | None]] = {
@@ -378,6 +428,7 @@ class _Columns:
         self._types = _FlatMaps(columns.get("application_property_types"))
         self._keys = self.texts.get("partition_key")
         self._body_types = self.texts.get("body_type")
+        self._resubmissions = resubmissions
 
     @staticmethod
     def _numbers(column: Any) -> list[int | None] | None:
@@ -401,6 +452,8 @@ class _Columns:
         scheduled_us = self._scheduled[row] if self._scheduled else None
         if scheduled_us is not None:
             pairs.append((_SCHEDULED, encode(Timestamp(scheduled_us // 1000))))
+        if self._resubmissions is not None:
+            pairs.append((_RESUBMISSION, encode(self._resubmissions[row])))
         return front + b"\x00\x53\x72" + encode_map(pairs) if pairs else front
 
     def properties(self, row: int) -> bytes:

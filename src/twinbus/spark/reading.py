@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from twinbus.amqp.types import Int
+from twinbus.forms.message_form import sequence_number
 from twinbus.spark.line import Line, UnknownOperationError
 from twinbus.spark.messages import to_batch
 from twinbus.spark.options import SEQUENCE_MAX, ReadOptions
@@ -146,7 +147,7 @@ def peek(line: Line, low: int, count: int) -> list[bytes]:
 def first_at_or_after(line: Line, low: int) -> int:
     """Give the first sequence number from `low` on, or 0."""
     messages = peek(line, low, 1)
-    return int(_numbers(to_batch(messages, include_body=False))[0]) if messages else 0
+    return sequence_number(messages[0]) if messages else 0
 
 
 def last_sequence_number(line: Line, known: int) -> int:

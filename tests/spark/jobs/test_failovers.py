@@ -80,6 +80,7 @@ def test_an_outage_has_all_its_moments_l2(answers: Tables) -> None:
     assert row.not_back == 0
     assert (row.pings, row.pings_failed) == (2, 1)
     assert (row.backlogged, row.returned, row.dead_lettered, row.left) == (5, 4, 1, 0)
+    assert row.discarded == 0
     assert (row.high_water, utc(row.high_water_at)) == (5, at(30))
 
 
@@ -212,3 +213,28 @@ def test_pairs_that_share_a_secondary_have_backlogs_of_their_own_l2(
     assert [utc(row.last_success) for row in found] == [at(5), at(7)]
     ends = {row.primary: row.depth for row in tables["backlog"].collect()}
     assert ends == {"eu": 0, "us": 30}
+
+
+def test_a_backlog_that_was_thrown_away_did_not_come_home_l2(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Of six messages one comes home, one dies, one expires, two are purged; the last goes with
+    its queue."""
+    secondary = Capture("secondary")
+    for seq in range(1, 7):
+        secondary.add("enqueued", 20 + seq, entity=BACKLOG, stream=8, seq=seq, correlation="orders")
+    ends = ("completed", "dead_lettered", "expired", "purged", "purged")
+    for seq, op in enumerate(ends, start=1):
+        secondary.add(op, 50 + seq, entity=BACKLOG, stream=8, seq=seq)
+    secondary.add("entity_removed", 60, entity=BACKLOG, stream=8)
+    secondary.write(tmp_path / "secondary")
+    events = tmp_path / "events.jsonl"
+    told = [*outage(10, "a", 40), event("MessagesBacklogged", 31, queue=BACKLOG, count=6)]
+    events.write_text("\n".join(map(json.dumps, told)) + "\n")
+    rows = read_capture(spark, str(tmp_path / "secondary"))
+    merged = failovers.merge(failovers.partial(rows))
+    tables = failovers.report(merged, failovers.read_events(spark, str(events)))
+    (row,) = tables["outages"].collect()
+    assert (row.backlogged, row.returned, row.dead_lettered, row.discarded) == (6, 1, 1, 4)
+    assert (row.left, row.state, row.drained) == (0, "discarded", None)
+    assert sum(point.discarded for point in tables["backlog"].collect()) == 4

@@ -13,6 +13,7 @@ from twinbus.amqp.types import Symbol
 from twinbus.cli import dead_letter
 from twinbus.cli.dead_letter import Wanted, send_again
 from twinbus.cli.printer import Printer
+from twinbus.forms.message_form import to_json
 
 
 class Azure:
@@ -21,6 +22,7 @@ class Azure:
     def __init__(self, numbers: range, lock_ticks: int) -> None:
         self.now = 0
         self.sent: list[int] = []
+        self.ids: list[str] = []
         self.left = dict.fromkeys(numbers, 0)
         self.lock_ticks = lock_ticks
         self._handler = SimpleNamespace(
@@ -75,6 +77,7 @@ class Azure:
     def send_messages(self, batch: ServiceBusMessageBatch) -> None:
         self.now += 1
         (encoded,) = batch._message[5]
+        self.ids.append(to_json(encoded)["message_id"])
         self.sent.append(int(encoded.partition(b"number ")[2]))
 
 
@@ -82,7 +85,10 @@ def payload(number: int) -> bytes:
     annotation = (Symbol("x-opt-sequence-number"), codec.encode(number))
     reason = ("DeadLetterReason", codec.encode("odd" if number % 7 == 1 else "wanted"))
     body = codec.encode(f"number {number}".encode())
-    parts = (0x72, codec.encode_map([annotation])), (0x74, codec.encode_map([reason])), (0x75, body)
+    parts = (
+        (0x72, codec.encode_map([annotation])), (0x73, codec.encode(["order"])),
+        (0x74, codec.encode_map([reason])), (0x75, body),
+    )  # fmt: skip
     return b"".join(bytes((0x00, 0x53, code)) + value for code, value in parts)
 
 
@@ -108,6 +114,27 @@ def test_r10_a_lock_too_short_to_settle_anything_ends_and_loses_nothing() -> Non
     assert resubmit(azure) == 5
     assert azure.sent == [2, 3, 4, 5, 6]
     assert sorted(azure.left) == [2, 3, 4, 5, 6]
+
+
+def test_e7_r10_a_dead_letter_gets_an_id_of_its_own_that_is_the_same_in_every_run() -> None:
+    """What detects duplicates knows the old id, and knows the new one after a run that was
+    killed before it completed anything."""
+    first, second = Azure(range(2, 7), lock_ticks=1), Azure(range(2, 7), lock_ticks=20)
+    resubmit(first)
+    resubmit(second)
+    assert len(set(first.ids)) == 5
+    assert first.ids == second.ids
+    assert all(one.startswith("order-resubmitted-") for one in first.ids)
+
+
+@pytest.mark.parametrize("old", ["x" * 128, {"uuid": "12345678-1234-5678-1234-567812345678"}, None])
+def test_e7_a_new_id_is_no_longer_than_an_id_may_be(old: object) -> None:
+    shown = {"sequence_number": 3, "enqueued_time_utc": "then", "message_id": old}
+    new = dead_letter._new_id(shown, "q/$DeadLetterQueue")
+    assert len(new) <= 128
+    again = dead_letter._new_id(shown | {"sequence_number": 4, "message_id": new}, "q")
+    assert again != new
+    assert (len(again), again.count("resubmitted")) == (len(new), 1)
 
 
 def test_what_was_resubmitted_is_told_also_of_a_run_that_fails(

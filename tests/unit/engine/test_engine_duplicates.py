@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine_kit import Kit, payload
+from engine_kit import Kit, payload, section
 
+from twinbus.amqp.types import Symbol
 from twinbus.core.units import MINUTE_MS
 from twinbus.engine.duplicates import DuplicateHistory
 from twinbus.engine.entities import Queue
@@ -143,6 +144,31 @@ def test_e7_d7_a_dead_letter_is_never_a_duplicate() -> None:
     kit.send(topic, payload(b"dead too", message_id="x"))
     expected = [b"dead", b"dead", b"sent", b"dead too", b"dead too"]
     assert kit.bodies(graves) == expected
+
+
+def again(body: bytes, mark: str) -> bytes:
+    """A dead letter whose id is x, sent again."""
+    return section(0x72, {Symbol("x-opt-resubmission"): mark}) + payload(body, message_id="x")
+
+
+def test_e7_a_dead_letter_sent_again_is_a_duplicate_of_itself_only() -> None:
+    kit = Kit()
+    queue = dup_queue(kit)
+    way = kit.queue("way", forward_to="q")
+    kit.send(queue, payload(b"1", message_id="x"))
+    kit.send(queue, again(b"2", "one"), again(b"3", "one"), payload(b"4", message_id="x"))
+    kit.send(way, again(b"5", "one"), again(b"6", "another"))
+    assert kit.bodies(queue) == [b"1", b"2", b"6"]
+    kit.restart()
+    kit.send(kit.namespace.queue("q"), again(b"7", "one"), again(b"8", "a third"))
+    assert kit.bodies(kit.namespace.queue("q")) == [b"1", b"2", b"6", b"8"]
+
+
+def test_e7_a_mark_that_is_longer_than_an_id_does_not_count() -> None:
+    kit = Kit()
+    queue = dup_queue(kit)
+    kit.send(queue, payload(b"1", message_id="x"), again(b"2", "m" * 200))
+    assert kit.bodies(queue) == [b"1"]
 
 
 def test_e7_d8_what_was_refused_is_not_remembered() -> None:

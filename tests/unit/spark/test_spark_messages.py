@@ -230,6 +230,43 @@ def test_bodies_are_left_out_on_request_and_their_size_is_known() -> None:
         assert batch["size"][0].as_py() > 500
 
 
+def test_a_message_without_a_body_has_an_empty_one() -> None:
+    """The official SDK sends none for None; a row without one could not be sent again."""
+    payload = b"\x00\x53\x73" + encode(["m"])
+    batch = to_batch([as_peeked(payload)])
+    assert (batch["body"].to_pylist(), batch["body_type"].to_pylist()) == ([b""], ["data"])
+    (again,) = to_messages(batch, no_id)
+    assert to_batch([as_peeked(again)])["body"].to_pylist() == [b""]
+    assert to_batch([as_peeked(payload)], include_body=False)["body"].to_pylist() == [None]
+
+
+def odd_properties(*values: bytes) -> bytes:
+    pairs = [(f"p{number}", value) for number, value in enumerate(values)]
+    return b"\x00\x53\x74" + encode_map(pairs) + b"\x00\x53\x75\xa0\x01x"
+
+
+def test_what_cannot_be_read_does_not_hold_up_the_rest() -> None:
+    """The broker takes all of these: it looks at the properties only if it must."""
+    latin, half = b"\xa1\x04caf\xe9", b"\x73\x00\x00\xd8\x00"
+    long_latin = b"\xb1\x00\x00\x00\x04caf\xe9"
+    fields = b"\x00\x53\x73\xc0\x0c\x02\xa1\x01m\xb1\x00\x00\x00\x03\xe9t\xe9"
+    nested = b"\x45"
+    for _ in range(40):
+        nested = b"\xc0" + bytes((len(nested) + 1, 1)) + nested
+    odd = fields + odd_properties(latin, half, long_latin, b"\xa3\x01\xff", nested)
+    broken = b"\x00\x53\x73\xc0\x04\x05\xa1\x01m\x00\x53\x75\xa0\x01x"
+    (good,) = to_messages(batch_of([{"body": b"good"}]), lambda _: "good")
+    batch = to_batch([as_peeked(each, seq=n) for n, each in enumerate((odd, good, broken), 1)])
+    assert batch["sequence_number"].to_pylist() == [1, 2, 3]
+    assert batch["message_id"].to_pylist() == ["m", "good", "m"]
+    assert batch["body"].to_pylist() == [b"x", b"good", b"x"]
+    shown = dict(batch["application_properties"][0].as_py())
+    assert shown["p0"] == shown["p2"] == "caf\ufffd"
+    assert (shown["p1"], shown["p3"]) == ("?", "\ufffd")
+    assert dict(batch["application_property_types"][0].as_py())["p4"] == "binary"
+    assert len(to_messages(batch, no_id)) == 3
+
+
 def test_no_messages_are_an_empty_batch() -> None:
     assert to_batch([]).schema == ARROW
     assert to_batch([]).num_rows == 0

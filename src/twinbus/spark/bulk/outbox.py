@@ -4,6 +4,7 @@ Encoded messages go in by target; for each comes out that it was accepted, or th
 waits for the broker's answer, so that whoever asks knows the end and not a hope. When the
 connection is lost it connects again for as long as it was told to be patient, and sends once
 more what was not answered: that may then be there twice, under one message id, never not at all.
+What is still not answered then has the loss for its fate; what was accepted before stays so.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ _TOGETHER_BYTES = 128 * 1024
 _TOGETHER_MESSAGES = 500
 _SENDERS_MAX = 32
 
+#: None: accepted. Of what has a lost connection for its fate nobody knows.
+Outcome = Refused | ConnectionLost | None
+
 
 class Outbox:
     def __init__(self, connect: Callable[[], Client], patience_s: float) -> None:
@@ -26,11 +30,15 @@ class Outbox:
         self._client: Client | None = None
         self._senders: dict[str, Sender] = {}
 
-    def deliver(self, target: str, messages: Sequence[bytes]) -> list[Refused | None]:
-        """Send in order; gives for each message None, or why it was refused."""
-        fates: list[Refused | None] = []
+    def deliver(self, target: str, messages: Sequence[bytes]) -> list[Outcome]:
+        """Send in order; gives for each message None, or why it was refused or not sent."""
+        fates: list[Outcome] = []
         for together in _chunks(messages):
             fates += self._deliver_together(target, together)
+            if isinstance(fates[-1], ConnectionLost):
+                # Whoever was patient once is not so again for each of the rest.
+                fates += [fates[-1]] * (len(messages) - len(fates))
+                break
         return fates
 
     def close(self) -> None:
@@ -45,8 +53,8 @@ class Outbox:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _deliver_together(self, target: str, messages: list[bytes]) -> list[Refused | None]:
-        fates: list[Refused | None] = []
+    def _deliver_together(self, target: str, messages: list[bytes]) -> list[Outcome]:
+        fates: list[Outcome] = []
         patience = Patience(self._patience_s)
         while len(fates) < len(messages):
             rest = messages[len(fates) :]
@@ -67,10 +75,10 @@ class Outbox:
             except Refused as refused:
                 self._drop(target)
                 fates += [refused] * len(rest)
-            except ConnectionLost:
+            except ConnectionLost as lost:
                 self.close()
                 if not patience.pause():
-                    raise
+                    fates += [lost] * len(rest)
         return fates
 
     def _sender(self, target: str) -> Sender:

@@ -1,34 +1,41 @@
 """Dead letters by the million: through a transformation, and back to where they came from (L4).
 
-A dead letter is completed only after its repaired copy was accepted. The message id stays, so
-that a target with duplicate detection has it once even when a run was killed in between;
-without that it may be there twice, and is never lost. What the transformation does not want,
-and what the target refuses, stays in the dead-letter queue.
+A dead letter is completed only after its repaired copy was accepted. The message id stays. A
+target with duplicate detection may know it from before the death and would drop the copy, so
+that the message would be nowhere: each copy says which dead letter it is, and the broker drops
+only what is the same dead letter again. So such a target has it once even when a run was killed
+in between; without that it may be there twice, and is never lost. What the transformation does
+not want, what cannot be made into a message, and what the target refuses, stays in the
+dead-letter queue.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
-from twinbus.client import Client
+from twinbus.client import Client, ConnectionLost
 from twinbus.core import names
 from twinbus.spark import schema
 from twinbus.spark.bulk import rounds, transform
 from twinbus.spark.bulk.arrow import map_batches
 from twinbus.spark.bulk.outbox import Outbox
 from twinbus.spark.line import Line
-from twinbus.spark.messages import RowError, to_messages
+from twinbus.spark.messages import RowError, to_messages_or_errors
 from twinbus.spark.patience import PATIENCE_S
 from twinbus.spark.reading import Pages
 
 CONSUMER = "twinbus-pipeline-resubmit"
+#: Why a dead letter stays of which the transformation has made no message.
+NO_MESSAGE = "NoMessage"
 
 
 @dataclass(frozen=True)
@@ -99,27 +106,38 @@ def _send_batch(work: Work, outbox: Outbox, batch: Any) -> Any:
     others: list[rounds.Fate] = [(number, rounds.RETURNED, None, None) for number in rejected]
     numbers = chosen.column("sequence_number").to_pylist()
     died_in = chosen.column("dead_letter_source").to_pylist()
-    by_target: dict[str, list[int]] = defaultdict(list)
-    for row, source in enumerate(died_in):
-        by_target[work.home(source)].append(row)
+    by_target: dict[str, list[tuple[int, bytes]]] = defaultdict(list)
     # A dead letter without an id gets one that is the same in every attempt.
-    encoded = _encoded(chosen, lambda row: f"{work.source}-{numbers[row]}")
+    encoded = to_messages_or_errors(
+        chosen, lambda row: f"{work.source}-{numbers[row]}", _marks(work.source, chosen)
+    )
+    for number, source, message in zip(numbers, died_in, encoded, strict=True):
+        if isinstance(message, RowError):
+            others.append((number, rounds.RETURNED, NO_MESSAGE, str(message)))
+        else:
+            by_target[work.home(source)].append((number, message))
     sent = 0
-    for target, rows in by_target.items():
-        fates = outbox.deliver(target, [encoded[row] for row in rows])
-        for row, refusal in zip(rows, fates, strict=True):
+    for target, messages in by_target.items():
+        fates = outbox.deliver(target, [message for _, message in messages])
+        for (number, _), refusal in zip(messages, fates, strict=True):
             if refusal is None:
                 sent += 1
+            elif isinstance(refusal, ConnectionLost):
+                # This broker has the dead letters as well: nothing can be settled now.
+                raise refusal
             else:
-                others.append(
-                    (numbers[row], rounds.RETURNED, refusal.condition, refusal.description)
-                )
+                others.append((number, rounds.RETURNED, refusal.condition, refusal.description))
     return rounds.fates_batch(work.source, sent, others)
 
 
-def _encoded(batch: Any, make_id: Callable[[int], str]) -> list[bytes]:
-    try:
-        return to_messages(batch, make_id)
-    except RowError as error:
-        number = batch.column("sequence_number")[error.row].as_py()
-        raise ValueError(f"the message with sequence number {number}: {error}") from error
+def _marks(source: str, dead_letters: Any) -> list[str]:
+    """What tells each dead letter from all others, and is the same in every attempt.
+
+    The time is for a queue that was deleted and made again, which counts from 1 again.
+    """
+    numbers = dead_letters.column("sequence_number").to_pylist()
+    times = dead_letters.column("enqueued_ts").cast(pa.int64()).to_pylist()
+    return [
+        hashlib.sha256(f"{source.casefold()} {number} {time_us}".encode()).hexdigest()[:32]
+        for number, time_us in zip(numbers, times, strict=True)
+    ]

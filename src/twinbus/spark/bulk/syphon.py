@@ -19,12 +19,12 @@ from typing import Any, Protocol
 from pyspark.sql import SparkSession
 
 from twinbus.amqp.errors import DecodeError
-from twinbus.client import Client, ClientError, ConnectionLost, Refused
+from twinbus.client import Client, ClientError, Refused
+from twinbus.forms.message_form import sequence_number
 from twinbus.spark.bulk import rounds
 from twinbus.spark.bulk.arrow import map_batches
 from twinbus.spark.bulk.outbox import Outbox
 from twinbus.spark.line import Line
-from twinbus.spark.messages import to_batch
 from twinbus.spark.ranges import Ranges
 from twinbus.spark.reading import PAGE_BYTES, READ, MessagesGoneError
 
@@ -88,7 +88,7 @@ def _pages(line: Line, wanted: Ranges) -> Iterator[tuple[list[int], list[bytes]]
         while low <= high:
             body = {"from": low, "to": high, "byte-count": PAGE_BYTES, "states": ["reserved"]}
             payloads = line.ask_own(READ, body).get("messages", [])
-            numbers = to_batch(payloads, include_body=False).column("sequence_number").to_pylist()
+            numbers = [sequence_number(payload) for payload in payloads]
             last = numbers[-1] if numbers else high
             if len(numbers) != last - low + 1:
                 raise MessagesGoneError(
@@ -112,23 +112,13 @@ def _move(work: Work, outbox: Outbox, queue: str, numbers: list[int], payloads: 
             by_target[restored.path].append((number, restored.payload))
     sent = 0
     for target, messages in by_target.items():
-        fates = _send(outbox, target, [payload for _, payload in messages])
+        fates = outbox.deliver(target, [payload for _, payload in messages])
         for (number, _), refusal in zip(messages, fates, strict=True):
             if refusal is None:
                 sent += 1
             else:
                 others.append((number, *_verdict(work, refusal)))
     return rounds.fates_batch(queue, sent, others)
-
-
-def _send(
-    outbox: Outbox, target: str, payloads: list[bytes]
-) -> Sequence[Refused | ConnectionLost | None]:
-    """Send to the primary; when it cannot be reached all of them wait for a later run."""
-    try:
-        return outbox.deliver(target, payloads)
-    except ConnectionLost as lost:
-        return [lost] * len(payloads)
 
 
 def _verdict(work: Work, refusal: ClientError) -> tuple[str, str, str]:

@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 
 from twinbus.spark.jobs.capture_frames import keep, shaped
 from twinbus.spark.jobs.failover_events import TOLD, Outage, outages
-from twinbus.spark.jobs.message_pairs import ARRIVAL, END, KEYS, halves, joined
+from twinbus.spark.jobs.message_pairs import ARRIVAL, END, KEYS, REMOVED, halves, joined
 
 _EVENTS: Final = (
     "ts timestamp, pair string, client string, event string, path string, error string, "
@@ -34,7 +34,7 @@ _OUTAGES: Final = (
     "error string, last_success timestamp, suspected timestamp, engaged timestamp, "
     "cleared timestamp, recovered timestamp, drained timestamp, pings int, pings_failed int, "
     "first_ping timestamp, last_ping timestamp, backlogged long, returned long, "
-    "dead_lettered long, left long, high_water long, high_water_at timestamp"
+    "dead_lettered long, discarded long, left long, high_water long, high_water_at timestamp"
 )
 _STEPS: Final = (
     "pair string, path string, number int, position int, step string, at timestamp, "
@@ -46,9 +46,12 @@ _COLUMNS: Final = {
     **dict.fromkeys(("kind", "primary", *KEYS, *ARRIVAL, *END), "string"),
     "stream": "long", "seq": "long", "arrived": "timestamp", "ended": "timestamp",
     "second": "timestamp", "first": "timestamp", "last": "timestamp", "came": "long",
-    "went": "long", "died": "long",
+    "went": "long", "died": "long", "discarded": "long",
 }  # fmt: skip
-_SUMMED: Final = ("first", "last", "came", "went", "died")
+_COUNTS: Final = ("came", "went", "died", "discarded")
+_SUMMED: Final = ("first", "last", *_COUNTS)
+# How a message leaves a backlog queue without being anywhere else.
+_DISCARDED: Final = ("expired", "purged", "cancelled", REMOVED)
 
 
 def read_events(spark: SparkSession, *paths: str) -> DataFrame:
@@ -84,7 +87,7 @@ def merge(partials: DataFrame) -> DataFrame:
     return _shaped(
         whole.groupBy(*keys).agg(
             F.min("first").alias("first"), F.max("last").alias("last"),
-            F.sum("came").alias("came"), F.sum("went").alias("went"), F.sum("died").alias("died"),
+            *(F.sum(name).alias(name) for name in _COUNTS),
         )
     )  # fmt: skip
 
@@ -142,11 +145,12 @@ def _curve(messages: DataFrame) -> DataFrame:
     """Each message as a coming and a going."""
     zero, one = F.lit(0), F.lit(1)
     died = F.when(F.col("how") == "dead_lettered", one).otherwise(zero)
+    discarded = F.when(F.col("how").isin(*_DISCARDED), one).otherwise(zero)
     moves = F.array(
         F.struct(F.col("arrived").alias("at"), one.alias("came"), zero.alias("went"),
-                 zero.alias("died")),
+                 zero.alias("died"), zero.alias("discarded")),
         F.struct(F.col("ended").alias("at"), zero.alias("came"), one.alias("went"),
-                 died.alias("died")),
+                 died.alias("died"), discarded.alias("discarded")),
     )  # fmt: skip
     exploded = messages.select(
         F.lit("curve").alias("kind"), "namespace", _primary(), "correlation",
@@ -157,7 +161,7 @@ def _curve(messages: DataFrame) -> DataFrame:
         exploded.select(
             "kind", "namespace", "primary", "correlation",
             F.date_trunc("second", at).alias("second"), at.alias("first"), at.alias("last"),
-            "move.came", "move.went", "move.died",
+            *(f"move.{name}" for name in _COUNTS),
         )
     )  # fmt: skip
 
@@ -167,13 +171,12 @@ def _backlog(merged: DataFrame) -> DataFrame:
     waiting = merged.where("kind = 'message' and arrived is not null").select(
         "namespace", _primary(), "correlation", _second("arrived").alias("second"),
         F.col("arrived").alias("last"), F.lit(1).cast("long").alias("came"),
-        F.lit(0).cast("long").alias("went"), F.lit(0).cast("long").alias("died"),
+        *(F.lit(0).cast("long").alias(name) for name in _COUNTS[1:]),
     )  # fmt: skip
     known = merged.where("kind = 'curve'").select(*waiting.columns)
     path = F.coalesce("correlation", F.lit("(not said)")).alias("path")
     moves = known.unionByName(waiting).groupBy("namespace", "primary", path, "second").agg(
-        F.sum("came").alias("came"), F.sum("went").alias("went"), F.sum("died").alias("died"),
-        F.max("last").alias("last"),
+        *(F.sum(name).alias(name) for name in _COUNTS), F.max("last").alias("last"),
     )  # fmt: skip
     so_far = Window.partitionBy("namespace", "primary", "path").orderBy("second")
     depth = F.sum(F.col("came") - F.col("went")).over(so_far)
@@ -240,11 +243,11 @@ def _curve_of(
     whole, depth = [], 0
     for second, same in groupby(points, itemgetter("second")):
         rows = list(same)
-        came, went, died = (sum(row[name] for row in rows) for name in ("came", "went", "died"))
-        depth += came - went
+        counts = {name: sum(row[name] for row in rows) for name in _COUNTS}
+        depth += counts["came"] - counts["went"]
         whole.append({
-            "second": second, "last": max(row["last"] for row in rows), "came": came,
-            "went": went, "died": died, "depth": depth, "peak": depth + went,
+            "second": second, "last": max(row["last"] for row in rows), **counts,
+            "depth": depth, "peak": depth + counts["went"],
         })  # fmt: skip
     return whole
 
@@ -266,34 +269,37 @@ def _row(
         if row["second"] >= begin and (outage.until is None or row["second"] < outage.until)
     ]  # fmt: skip
     top = max(mine, key=lambda row: row["peak"], default=None)
-    went, died = sum(row["went"] for row in mine), sum(row["died"] for row in mine)
+    came, went, died, discarded = (sum(row[name] for row in mine) for name in _COUNTS)
     left = mine[-1]["depth"] if mine else 0
     gone = [row["last"] for row in mine if row["went"]]
-    drained = max(gone) if gone and left == 0 else None
+    # A backlog that was thrown away is empty, and nothing to be glad of.
+    drained = max(gone) if gone and left == 0 and not discarded else None
     times = [at for at, _ in outage.pings]
     return {
         "pair": outage.pair, "path": outage.path, "number": number,
-        "state": _state(outage, bool(mine), drained), "clients": len(outage.clients),
+        "state": _state(outage, bool(mine), left, discarded), "clients": len(outage.clients),
         "not_back": len(outage.not_back), "error": outage.error,
         "last_success": last_success, "suspected": outage.suspected,
         "engaged": outage.engaged, "cleared": outage.cleared, "recovered": outage.recovered,
         "drained": drained, "pings": len(times),
         "pings_failed": sum(not answered for _, answered in outage.pings),
         "first_ping": min(times, default=None), "last_ping": max(times, default=None),
-        "backlogged": sum(row["came"] for row in mine), "returned": went - died,
-        "dead_lettered": died, "left": left, "high_water": top["peak"] if top else 0,
+        "backlogged": came, "returned": went - died - discarded, "dead_lettered": died,
+        "discarded": discarded, "left": left, "high_water": top["peak"] if top else 0,
         "high_water_at": top["second"] if top else None,
     }  # fmt: skip
 
 
-def _state(outage: Outage, has_backlog: bool, drained: datetime | None) -> str:
+def _state(outage: Outage, has_backlog: bool, left: int, discarded: int) -> str:
     if outage.engaged is None:
         return "cleared" if outage.cleared else "suspected"
     if outage.over is None:
         return "failed over"
     if not has_backlog:
         return "recovered"
-    return "drained" if drained else "draining"
+    if left:
+        return "draining"
+    return "discarded" if discarded else "drained"
 
 
 def _steps(row: dict[str, Any]) -> list[tuple[Any, ...]]:

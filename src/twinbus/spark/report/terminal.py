@@ -24,7 +24,9 @@ _LOOKS = {
     "drained": ("•", "green"),
 }
 # What a terminal has room for.
-_OUTAGE = ("path", "number", "state", "pings", "backlogged", "high_water", "returned", "left")
+_OUTAGE = (
+    "path", "number", "state", "pings", "backlogged", "high_water", "returned", "discarded", "left",
+)  # fmt: skip
 _STEP = ("path", "number", "step", "at", "seconds", "messages")
 _GROUP = ("entity", "reason", "family", "open", "resolved", "oldest", "advice")
 _PRICED = ("namespace", "entity", "kind", "operations", "units", "price", "currency")
