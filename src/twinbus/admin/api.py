@@ -329,22 +329,15 @@ def _existing(call: Call, old: Item | None) -> Item | None:
 def _complete(
     rule: AuthorizationRule, known: AuthorizationRule | None, now_ms: int
 ) -> AuthorizationRule:
-    if known is None:
-        return replace(
-            rule,
-            primary_key=rule.primary_key or new_key(),
-            secondary_key=rule.secondary_key or new_key(),
-            created_ms=now_ms,
-            modified_ms=now_ms,
-        )
+    old = known or AuthorizationRule(rule.name, [], new_key(), new_key(), now_ms)
     same = replace(
         rule,
-        primary_key=rule.primary_key or known.primary_key,
-        secondary_key=rule.secondary_key or known.secondary_key,
-        created_ms=known.created_ms,
-        modified_ms=known.modified_ms,
+        primary_key=rule.primary_key or old.primary_key,
+        secondary_key=rule.secondary_key or old.secondary_key,
+        created_ms=old.created_ms,
+        modified_ms=old.modified_ms,
     )
-    return same if same == known else replace(same, modified_ms=now_ms)
+    return same if same == old else replace(same, modified_ms=now_ms)
 
 
 def _number(request: web.Request, name: str, default: int) -> int:

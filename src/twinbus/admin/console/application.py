@@ -196,7 +196,7 @@ class Console:
 
     def _admin(self, call: Call) -> Entities:
         visitor = call.visitor
-        return Entities(NamespaceAdministration(self._broker, visitor.namespace, visitor.guard))
+        return Entities(NamespaceAdministration(self._broker, visitor.namespace, visitor.own.guard))
 
     async def _create_entity(self, call: Call) -> Json:
         path = call.text("entity")

@@ -162,10 +162,15 @@ class Changes:
         change = _change(action)
         step.failures = []
         for seq in step.seqs:
+            if not stream.kernel.takes_effort(0):
+                # As much as a batch should hold: the rest is another.
+                await self._broker.durable()
+                now_ms = self._begin(sends=True)
             if seq > stream.durable_seq or stream.index.state(seq) != ACTIVE:
                 continue
             try:
                 message = Message(stream.stored(seq))
+                stream.kernel.takes_effort(len(message.stored))
                 message.forget_death()
                 change(message)
                 message.measure()

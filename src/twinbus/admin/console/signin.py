@@ -48,7 +48,6 @@ class Visitor:
     """One signed-in browser."""
 
     namespace: Namespace
-    guard: Guard
     policy: str
     own: Pass
     #: For each namespace of the broker; the same key need not be one of them.
@@ -163,7 +162,7 @@ class SignIn:
         self._drop_expired(now_ms)
         session_id = secrets.token_urlsafe(32)
         self._sessions[session_id] = visitor = Visitor(
-            namespace, guard, given.policy, own, everywhere, secrets.token_urlsafe(24),
+            namespace, given.policy, own, everywhere, secrets.token_urlsafe(24),
             expires_ms, now_ms + IDLE_MS,
         )  # fmt: skip
         return session_id, visitor

@@ -147,6 +147,18 @@ export function empty(text) {
   return h("p", { class: "empty" }, text);
 }
 
+// Does `work`, and writes what it throws to an element, which is empty again once it goes well.
+export function saying(place, work) {
+  return async () => {
+    try {
+      await work();
+      place.textContent = "";
+    } catch (error) {
+      place.textContent = error.message;
+    }
+  };
+}
+
 // Asks again and again while the page is seen, whatever becomes of an asking; ends when `stop` is
 // called.
 export function every(milliseconds, work) {

@@ -2,7 +2,9 @@
 // moves, and which entities are pinged.
 
 import * as api from "./api.js";
-import { bytes, duration, empty, every, fill, h, moment, number, rate, short } from "./dom.js";
+import {
+  bytes, duration, empty, every, fill, h, moment, number, rate, saying, short,
+} from "./dom.js";
 import { entityAddress } from "./entities.js";
 
 const POLL_MS = 2000;
@@ -129,14 +131,7 @@ export async function pairsPage({ main, keys }) {
     before = now;
   }
 
-  async function poll() {
-    try {
-      await refresh();
-      warning.textContent = "";
-    } catch (error) {
-      warning.textContent = error.message;
-    }
-  }
+  const poll = saying(warning, refresh);
   keys({ ".": poll });
   await refresh();
   return every(POLL_MS, poll);

@@ -1,7 +1,7 @@
 // Sessions of an entity: what waits in each, who holds it, what state it carries.
 
 import * as api from "./api.js";
-import { bytes, empty, every, fill, h, moment, number } from "./dom.js";
+import { bytes, empty, every, fill, h, moment, number, saying } from "./dom.js";
 import { asText, bodyBytes, hexDump, indentJson } from "./message.js";
 
 export function sessionsPanel(content, entity) {
@@ -16,14 +16,7 @@ export function sessionsPanel(content, entity) {
       h("thead", {}, h("tr", {}, ["Session", "Messages", "First", "Held until", "State", "Set"]
         .map((label) => h("th", { scope: "col" }, label)))), body)), foot), state));
 
-  async function refresh() {
-    try {
-      await draw();
-      warning.textContent = "";
-    } catch (error) {
-      warning.textContent = error.message;
-    }
-  }
+  const refresh = saying(warning, draw);
 
   async function draw() {
     const found = await api.get("sessions", { entity: entity.path, after });
