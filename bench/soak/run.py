@@ -38,7 +38,7 @@ AFTER_SHARE = 0.1
 OVERLOAD_RATE_MIN = 0.9
 # What bodies may take in memory, and as much again.
 OVERLOAD_BYTES_MAX = 512 * 1024 * 1024
-SIDE_MS_MAX = 2_000.0
+SIDE_MS_MAX = 500.0
 # Latencies are normal again when 99 of 100 are within this, as in the quiet seconds before.
 NORMAL_FACTOR, NORMAL_MS_MIN, NORMAL_WITHIN_S = 2.0, 100.0, 10
 
@@ -156,7 +156,10 @@ class Soak:
         )
         after_s = self._seconds_to_normal()
         self.say(f"latencies were normal again after {after_s} s")
-        self._judge_overload(span, memory, after_s)
+        before = self.limit
+        self.measure_limit()
+        # On a machine that others use it changes by a fifth from one minute to the next.
+        self._judge_overload(span, min(before, self.limit), memory, after_s)
 
     def _seconds_to_normal(self) -> int:
         quiet_ms = self.minutes.quiet.latencies[RECEIVED].percentile_ms(0.99)
@@ -170,9 +173,9 @@ class Soak:
                 normal_since = second
         return normal_since
 
-    def _judge_overload(self, span: Span, memory: int, after_s: int) -> None:
+    def _judge_overload(self, span: Span, limit: float, memory: int, after_s: int) -> None:
         side_ms = span.latencies[SIDE_ANSWERED].percentile_ms(0.99)
-        if span.per_second < self.limit * OVERLOAD_RATE_MIN:
+        if span.per_second < limit * OVERLOAD_RATE_MIN:
             self.reasons.append(f"at 200 % only {span.per_second:.0f}/s were delivered")
         if memory > OVERLOAD_BYTES_MAX:
             self.reasons.append(f"at 200 % the broker took {memory / 1e6:.0f} MB")
@@ -181,7 +184,7 @@ class Soak:
         if after_s > NORMAL_WITHIN_S:
             self.reasons.append(f"after 200 % latencies were high for {after_s} s")
         self.rows += [
-            ("200 %: delivered", f"{span.per_second:,.0f}/s, {span.per_second / self.limit:.0%}"),
+            ("200 %: delivered", f"{span.per_second:,.0f}/s, {span.per_second / limit:.0%}"),
             ("200 %: accepted send→answer, ms", tables.figures(span, ACCEPTED)),
             ("200 %: client on the side, send→answer, ms", tables.figures(span, SIDE_ANSWERED)),
             ("200 %: memory, MB at most", f"{memory / 1e6:.0f}"),

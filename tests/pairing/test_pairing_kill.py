@@ -43,6 +43,11 @@ class Senders:
         self._process.stdin.write(json.dumps(orders) + "\n")
         self._process.stdin.flush()
 
+    def wait_until_paired(self) -> None:
+        """Wait for its backlog queues: what a broker that dies refuses then is never made (P1)."""
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == "paired\n"
+
     def finish(self) -> dict[str, Any]:
         said, _ = self._process.communicate(timeout=60)
         answer: dict[str, Any] = json.loads(said)
@@ -98,7 +103,8 @@ def run(near: Side, far: Side, processes: int, senders: int, cycles: int, pause_
             worker = Senders(orders | own)
             stack.callback(worker.kill)
             workers.append(worker)
-        time.sleep(2)
+        for worker in workers:
+            worker.wait_until_paired()
         stack.enter_context(syphon(near, far))
         torment(near, far, random.Random(seed), cycles)
         time.sleep(2)

@@ -1,7 +1,8 @@
 """One process of senders for the kill test: sends under its own ids until told to stop.
 
 Started as a program with its orders in JSON on standard input's first line; ends when standard
-input ends. Every id whose send returned success is in the answer on standard output.
+input ends. Says on standard output that it has paired, and then, in its answer, every id whose
+send returned success.
 """
 
 import asyncio
@@ -39,6 +40,7 @@ class Worker:
         )
         asyncio.get_running_loop().add_reader(sys.stdin, self._read)
         async with PairedServiceBusClient(orders["primary"], options) as client:
+            print("paired", flush=True)
             await asyncio.gather(
                 *(self._send(client, f"{orders['name']}-{n}") for n in range(orders["senders"]))
             )

@@ -9,7 +9,6 @@ import asyncio
 import logging
 import secrets
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -26,6 +25,7 @@ from twinbus.engine.shifting import shift
 from twinbus.journal import Journal, JournalFailed, JournalNewer
 from twinbus.server.bridge import Hub, Replies
 from twinbus.server.pulse import Pulse
+from twinbus.server.turnstile import Turnstile
 
 log = logging.getLogger(__name__)
 
@@ -82,9 +82,8 @@ class Broker:
         self._round_end = 0
         self._round_freed = 0
         self._round_carried = 0
-        #: Connections that wait for room, with the bytes they hold: first come, first served.
-        self._held: deque[tuple[int, Callable[[], None]]] = deque()
-        self._held_bytes = 0
+        #: Connections that wait for room, with the bytes they hold.
+        self._turnstile = Turnstile()
         self.commits_total = 0
         self.commit_seconds_total = 0.0
         self._captured = captured
@@ -312,19 +311,17 @@ class Broker:
             return True  # nothing waits any more: what comes is refused
         return size_bytes <= _SMALL_BYTES and pending_bytes < 2 * PENDING_BYTES_MAX
 
-    def hold(self, size_bytes: int, resume: Callable[[], None]) -> bool:
-        """Call `resume` when there is room; False if too much is held already."""
-        if self._held_bytes + size_bytes > _HELD_BYTES_MAX:
-            return False
-        self._held.append((size_bytes, resume))
-        self._held_bytes += size_bytes
-        return True
+    def hold(self, mark: int, size_bytes: int, resume: Callable[[], None]) -> int:
+        """Call `resume` when there is room, and give the connection's new mark (`Turnstile`);
+        0 if too much is held already."""
+        if self._turnstile.held_bytes + size_bytes > _HELD_BYTES_MAX:
+            return 0
+        return self._turnstile.hold(mark, size_bytes, resume)
 
     def _let_in(self) -> None:
-        while self._held and self.has_room(self._held[0][0]):
-            size_bytes, resume = self._held.popleft()
-            self._held_bytes -= size_bytes
-            resume()
+        turnstile = self._turnstile
+        while turnstile and self.has_room(turnstile.next_bytes()):
+            turnstile.let_in()
 
     @contextmanager
     def busy(self) -> Iterator[None]:

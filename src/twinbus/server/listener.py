@@ -48,6 +48,8 @@ class AmqpProtocol(asyncio.Protocol):
         self.connection: Connection | None = None
         #: What came while there was no room for it.
         self._held: list[bytes] = []
+        #: Its place among those who are held; it says how much of it was.
+        self._mark = 0
         #: It has left too much unread.
         self._is_deaf = False
         #: Frames of it wait for the next turn.
@@ -88,7 +90,8 @@ class AmqpProtocol(asyncio.Protocol):
         """Too much waits for the disk: read no further, and go on with this when there is room."""
         if self._held:
             self._held.append(data)
-        elif self._broker.hold(len(data), self._go_on):
+        elif mark := self._broker.hold(self._mark, len(data), self._go_on):
+            self._mark = mark
             self._held.append(data)
             self._read_or_wait()
         else:

@@ -32,7 +32,7 @@ from twinbus.server.lobby import Lobby
 
 PENDING_MAX = 8 << 10
 HELD_MAX = 24 << 10
-LARGE, SMALL = b"x" * (10 << 10), b"x" * 100
+LARGE, MEDIUM, SMALL = b"x" * (10 << 10), b"x" * (5 << 10), b"x" * 100
 ACCEPTED = b"\x00\x53\x24"
 
 
@@ -131,7 +131,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Crowded]:
     machine.close()
 
 
-def test_what_finds_no_room_is_held_and_goes_on_in_its_order(machine: Crowded) -> None:
+def test_what_finds_no_room_is_held_and_goes_on(machine: Crowded) -> None:
     first, second, third = machine.clients(3)
     for client in (first, second, third):
         client.send(LARGE)
@@ -159,6 +159,18 @@ def test_who_sends_little_goes_past_those_who_are_held(machine: Crowded) -> None
     while not modest.paused:
         modest.send(SMALL)
     assert machine.broker.journal.pending_bytes < 2 * PENDING_MAX + len(payload(LARGE))
+
+
+def test_who_fell_behind_does_not_wait_for_all_who_flood(machine: Crowded) -> None:
+    """What it had to say meanwhile is no longer little, but less than what they send."""
+    flooding, waiting, behind = machine.clients(3)
+    for client, body in ((flooding, LARGE), (waiting, LARGE), (behind, MEDIUM)):
+        client.send(body)
+    assert [client.paused for client in (flooding, waiting, behind)] == [False, True, True]
+    machine.run()
+    stream = machine.queue.main
+    sizes = [len(stream.stored(seq)) for seq in range(1, machine.taken + 1)]
+    assert [size > len(MEDIUM) * 1.5 for size in sizes] == [True, False, True]
 
 
 def test_s2_when_too_much_is_held_sends_are_refused_as_busy(machine: Crowded) -> None:
