@@ -85,11 +85,11 @@ class BulkOperations(Machine):
         world = self.world
         place, name = self._pick(pick, other)
         model = world.model_stream(place)
-        stream = world.stream(place)
+        holder, stream = self._parties(place)
         epoch = max(1, self._reserver(place, name).last + off)
 
         def ask() -> tuple[int, bool]:
-            found = reserving.attempt(stream, name, epoch, attempts_max, world.now_ms)
+            found = reserving.attempt(holder, stream, name, epoch, attempts_max, world.now_ms)
             return found.attempts, found.is_buried
 
         got, wanted = world.both(

@@ -127,6 +127,9 @@ class Reservations:
         elif answer.condition != IN_DOUBT:
             for copy in mine:
                 copy.removal_asked.difference_update(wishes)
+            for known in [known for known in self.epochs if known <= epoch]:
+                for seq in self.epochs[known]:
+                    self._copy(seq).reserved = (self._consumer, known)
 
     def ended(self, epoch: int) -> None:
         """An epoch is over, by a request that was done and never answered: nobody knows which."""

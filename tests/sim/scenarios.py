@@ -9,8 +9,10 @@ import asyncio
 
 from tests.sim.actors import payload_of
 from tests.sim.at_rest import check_node
+from tests.sim.ledgers import numbers_in
 from tests.sim.node import Node
 from tests.sim.peer import Broken, Refused
+from tests.sim.specials import BulkReader
 from tests.sim.world import World
 
 
@@ -130,6 +132,30 @@ async def a_session_that_is_another_s_is_not_renewed(world: World) -> None:
             world.auditor.violation("E6", f"{operation} of another's session: {answer.status}")
 
 
+async def what_died_while_the_disk_was_full_stays_dead(world: World) -> None:
+    """Whoever reads in bulk was told so, and the messages still waited to die."""
+    node = world.primary
+    node.start()
+    peer = world.stage.connect(node)
+    link = await peer.sender("bulk")
+    for _ in range(2):
+        send = world.stage.new_send(node, "bulk")
+        await peer.send(link, payload_of(send), [send])
+    reader = BulkReader(world.stage, node, "bulk")
+    found = await reader.reserve(peer)
+    node.drive.fill()
+    if not await _is_refused(world, await peer.sender("orders"), 500):
+        world.auditor.violation("E11", "a full disk refused nothing")
+    await reader.settle(peer, [], numbers_in(list(found.body["ranges"])))
+    node.kill()
+    node.drive.free()
+    node.start()
+    peer = world.stage.connect(node)
+    if (await reader.reserve(peer)).status == 200:
+        await reader.settle(peer, [], [])
+    check_node(world.auditor, node)
+
+
 async def _is_refused(world: World, link: object, tries: int) -> bool:
     for _ in range(tries):
         send = world.stage.new_send(world.primary, "orders")
@@ -146,4 +172,5 @@ SCENARIOS = (
     compaction_meets_a_record_that_has_rotted,
     nothing_is_deleted_for_a_connection_that_is_closing,
     a_session_that_is_another_s_is_not_renewed,
+    what_died_while_the_disk_was_full_stays_dead,
 )

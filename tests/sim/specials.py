@@ -159,7 +159,7 @@ class BulkReader:
 
     async def _batch(self, peer: Peer, is_patient: bool) -> None:
         random = self._stage.random
-        found = await self._reserve(peer, self._epoch)
+        found = await self.reserve(peer)
         if found.status == _FENCED:
             # An earlier request was done after all, though nobody was told.
             self._epoch += 1
@@ -171,21 +171,23 @@ class BulkReader:
         await self._stage.pause(3)
         luck = 0.0 if is_patient else random.random()
         if luck < 0.7:
-            await self._settle(peer, [], [])
+            await self.settle(peer, [], [])
         elif luck < 0.8:
             seqs = numbers_in(list(found.body["ranges"]))
             returned = [seq for seq in seqs if random.random() < 0.3]
             dead = [seq for seq in seqs if seq not in returned and random.random() < 0.3]
-            await self._settle(peer, returned, dead)
+            await self.settle(peer, returned, dead)
         elif luck < 0.9:
             if (await self._ask(peer, "release", {}, self._ledger.releasing)).status == 200:
                 self._epoch += 1
         else:
-            more = await self._reserve(peer, self._epoch + 1)
+            more = await self.reserve(peer, ahead=1)
             if more.status == 200:
                 self._epoch += 1
 
-    async def _reserve(self, peer: Peer, epoch: int) -> Answer:
+    async def reserve(self, peer: Peer, ahead: int = 0) -> Answer:
+        epoch = self._epoch + ahead
+
         def said(answer: Answer) -> None:
             if answer.status == 200:
                 self._ledger.reserved(epoch, list(answer.body["ranges"]))
@@ -212,7 +214,7 @@ class BulkReader:
         }
         await self._ask(peer, "read", body, said=said)
 
-    async def _settle(self, peer: Peer, returned: list[int], dead: list[int]) -> None:
+    async def settle(self, peer: Peer, returned: list[int], dead: list[int]) -> None:
         epoch = self._epoch
         wishes: list[Wish] = []
 

@@ -19,7 +19,7 @@ _TIMERS_MIN: Final = 64
 # Some ten milliseconds of work: others are served in between.
 _EFFORT_MAX: Final = 1024 * 1024
 # What clients may ask for beyond that.
-_ASKED_EFFORT_MAX: Final = 64 * 1024 * 1024
+ASKED_EFFORT_MAX: Final = 64 * 1024 * 1024
 # A time that has come, whatever the time is.
 _AT_ONCE: Final = 1
 
@@ -175,7 +175,7 @@ class Kernel:
         A range of settlements, or a list of numbers, is a small frame, and may stand for more
         than a batch can hold.
         """
-        if self.effort_left < -_ASKED_EFFORT_MAX:
+        if self.effort_left < -ASKED_EFFORT_MAX:
             return False
         self.effort_left -= size
         return True

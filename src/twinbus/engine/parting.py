@@ -1,17 +1,21 @@
-"""Messages of a reservation that are not to be completed with the rest of it (L4).
+"""Messages of a reservation that are not to be completed with the rest of it (L3, L4).
 
 A bulk reader that could not use some messages says so when it settles: they return to their
-place, or go to the dead-letter queue. That and the completion of the others is one step, but
-that many, or on a full disk, wait for their turn to die. They are in no reservation then and
-nobody gets them; after a crash they are active again, as what waits to die always is.
+place, or go to the dead-letter queue. Whoever is told that they died must not see them again,
+so they die in the batch that is answered. What one batch cannot take is refused, and dies when
+the same is asked again.
 """
 
 from twinbus.core import errors
 from twinbus.core.errors import BusError
-from twinbus.engine import returning
+from twinbus.engine import records, returning
 from twinbus.engine.entities import Holder
 from twinbus.engine.reservations import Reservation
 from twinbus.engine.stream import Stream
+from twinbus.engine.upkeep import BURY_EFFORT
+
+#: Reason and description by sequence number.
+Deaths = dict[int, tuple[str, str]]
 
 
 def part(
@@ -20,13 +24,12 @@ def part(
     consumer: str,
     epoch: int,
     returned: list[int],
-    dead: dict[int, tuple[str, str]],
+    dead: Deaths,
     now_ms: int,
 ) -> None:
     """Take messages out of the epochs up to one, which the caller settles right after.
 
-    `dead` has reason and description by sequence number. Numbers that are not in these epochs
-    are passed over: the same request may come twice.
+    Numbers that are not in these epochs are passed over: the same request may come twice.
     """
     if dead and not stream.is_main:
         raise BusError(
@@ -36,38 +39,87 @@ def part(
     reserver = None if table is None else table.reservers.get(consumer)
     if reserver is None or epoch > reserver.last_epoch:
         return
-    leaving = set(returned) | set(dead)
-    for reservation in reserver.outstanding():
-        if reservation.epoch <= epoch:
-            for seq in _take_out(stream, reservation, leaving):
-                if seq in dead:
-                    reason, description = dead[seq]
-                    stream.let_die(seq, reason, description, stream.counts.get(seq, 0), now_ms)
-                else:
-                    stream.restore(seq)
+    ending = [each for each in reserver.outstanding() if each.epoch <= epoch]
+    for reservation in ending:
+        bury(holder, stream, consumer, reservation, dead, now_ms)
+    leaving = sorted(returned)
+    for reservation in ending:
+        for seq in _take_out(stream, reservation, leaving):
+            stream.restore(seq)
     returning.hand_on(holder, stream, now_ms)
 
 
-def _take_out(stream: Stream, reservation: Reservation, leaving: set[int]) -> list[int]:
-    """Let go of those that leave; give them in order."""
-    order = sorted(leaving)
+def bury(
+    holder: Holder,
+    stream: Stream,
+    consumer: str,
+    reservation: Reservation,
+    dead: Deaths,
+    now_ms: int,
+) -> None:
+    """Move messages of a reservation to the dead-letter queue.
+
+    Refused as busy if that is more than this batch can take. What it took is dead then, and
+    the rest is reserved as before.
+    """
+    wanted, _ = _split(reservation, sorted(dead))
+    if not wanted:
+        return
+    kernel = stream.kernel
+    if kernel.is_full:
+        raise BusError(
+            errors.SERVER_BUSY,
+            "The broker's disk is full: no message can be dead-lettered. Try again when there is"
+            " room.",
+        )
+    dying: list[int] = []
+    for seq in wanted:
+        if not kernel.takes_effort(BURY_EFFORT + stream.size(seq)):
+            break
+        dying.append(seq)
+    for seq in _take_out(stream, reservation, dying):
+        reason, description = dead[seq]
+        holder.bury(stream, seq, reason, description, {}, stream.counts.get(seq, 0), now_ms)
+    if len(dying) < len(wanted):
+        record = records.reserved(
+            stream.number, consumer, reservation.epoch, reservation.at_ms, reservation.attempts,
+            reservation.ranges,
+        )  # fmt: skip
+        reservation.location = kernel.log.append(record)
+        raise BusError(
+            errors.SERVER_BUSY,
+            f"That is too much at once: {len(wanted) - len(dying)} messages are still to be"
+            " dead-lettered. Ask the same again in a moment.",
+        )
+
+
+def _take_out(stream: Stream, reservation: Reservation, leaving: list[int]) -> list[int]:
+    """Let go of those that leave, given in order; give those that were there."""
+    taken, reservation.ranges = _split(reservation, leaving)
+    if stream.sessions is not None:
+        for seq in taken:
+            stream.sessions.unreserve(seq)
+        # Somebody may wait for such a session.
+        stream.kernel.wake(stream)
+    return taken
+
+
+def _split(reservation: Reservation, leaving: list[int]) -> tuple[list[int], list[int]]:
+    """Which of these are in the reservation, and the ranges that stay without them."""
     taken: list[int] = []
     ranges: list[int] = []
     at = 0
     for first, last in reservation.pairs():
         start = first
-        while at < len(order) and order[at] <= last:
-            seq = order[at]
+        while at < len(leaving) and leaving[at] <= last:
+            seq = leaving[at]
             at += 1
-            if seq >= first:
+            # A number may have been given twice.
+            if seq >= start:
                 if seq > start:
                     ranges += (start, seq - 1)
                 start = seq + 1
                 taken.append(seq)
         if start <= last:
             ranges += (start, last)
-    if stream.sessions is not None:
-        for seq in taken:
-            stream.sessions.unreserve(seq)
-    reservation.ranges = ranges
-    return taken
+    return taken, ranges

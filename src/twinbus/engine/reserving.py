@@ -8,7 +8,7 @@ from typing import Final
 
 from twinbus.core import errors, limits
 from twinbus.core.errors import BusError
-from twinbus.engine import records, returning
+from twinbus.engine import parting, records, returning
 from twinbus.engine.entities import Holder
 from twinbus.engine.index import ACTIVE, NEVER, RESERVED
 from twinbus.engine.reservations import Reservation, Reservations, Reserver
@@ -56,7 +56,7 @@ def reserve(
 
 
 def attempt(
-    stream: Stream, consumer: str, epoch: int, attempts_max: int, now_ms: int
+    holder: Holder, stream: Stream, consumer: str, epoch: int, attempts_max: int, now_ms: int
 ) -> Reservation:
     """Count one more attempt at an epoch; one too many sends its messages to their death.
 
@@ -68,19 +68,18 @@ def attempt(
         raise _fenced(stream, reserver, epoch)
     if reservation.is_buried:
         return reservation
-    reservation.attempts += 1
-    if 0 < attempts_max < reservation.attempts and stream.is_main:
+    attempts = reservation.attempts + 1
+    if 0 < attempts_max < attempts and stream.is_main:
         text = (
-            f"Epoch {epoch} of consumer '{consumer}' was begun {reservation.attempts} times and"
+            f"Epoch {epoch} of consumer '{consumer}' was begun {attempts} times and"
             f" never settled; it may be begun {attempts_max} times."
         )
-        _let_go(stream, reservation)
-        for seq in reservation.seqs():
-            stream.let_die(seq, BURIED_REASON, text, stream.counts.get(seq, 0), now_ms)
-        reservation.ranges = []
+        dead = dict.fromkeys(reservation.seqs(), (BURIED_REASON, text))
+        parting.bury(holder, stream, consumer, reservation, dead, now_ms)
+    reservation.attempts = attempts
     stream.kernel.log.append(
         records.reservation_attempted(
-            stream.number, consumer, epoch, reservation.attempts, reservation.is_buried
+            stream.number, consumer, epoch, attempts, reservation.is_buried
         )
     )
     return reservation

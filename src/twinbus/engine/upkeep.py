@@ -20,7 +20,7 @@ from twinbus.engine.shelf import Account, Shelf
 
 # What each thing costs, beyond the payload that is read or written for it. A dead letter takes
 # 20 µs, a move 6 µs, to drop a message takes 1 µs.
-_BURY_EFFORT: Final = 2048
+BURY_EFFORT: Final = 2048
 MOVE_EFFORT: Final = 1024
 _DROP_EFFORT: Final = 128
 
@@ -159,7 +159,7 @@ class Upkeep(Shelf):
     def _bury(
         self, seq: int, reason: str, description: str, delivery_count: int, now_ms: int
     ) -> None:
-        self.kernel.effort_left -= _BURY_EFFORT + self.size(seq)
+        self.kernel.effort_left -= BURY_EFFORT + self.size(seq)
         self.owner.dead_letter(self, seq, reason, description, delivery_count, now_ms)
 
     def close(self) -> None:

@@ -37,8 +37,9 @@ def _reserve(holder: Holder, stream: Stream, body: Body, now_ms: int) -> Body:
 
 def _attempt(holder: Holder, stream: Stream, body: Body, now_ms: int) -> Body:
     found = reserving.attempt(
-        stream, _consumer(body), _number(body, "epoch", 1), _number(body, "max-attempts", 0), now_ms
-    )
+        holder, stream, _consumer(body), _number(body, "epoch", 1),
+        _number(body, "max-attempts", 0), now_ms,
+    )  # fmt: skip
     return {"ranges": found.ranges, "attempts": Int(found.attempts), "buried": found.is_buried}
 
 

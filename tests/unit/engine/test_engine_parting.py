@@ -1,13 +1,19 @@
-"""Settling a reservation with some messages set apart (L4): they return, or die, in one step."""
+"""Settling a reservation with some messages set apart (L4): they return, or die, in one step.
+
+Whoever is told so does not see them again, whatever happens to the broker.
+"""
 
 from __future__ import annotations
 
+import pytest
 from engine_kit import Kit, payload, present, refusal
 
 from twinbus.core import errors
 from twinbus.engine import parting, reserving
 from twinbus.engine.entities import Holder, Queue
+from twinbus.engine.kernel import ASKED_EFFORT_MAX
 from twinbus.engine.stream import Stream
+from twinbus.engine.upkeep import BURY_EFFORT
 
 
 def filled(kit: Kit, count: int) -> Queue:
@@ -98,3 +104,100 @@ def test_l4_a_run_can_pass_over_what_it_gave_back() -> None:
     # Others still find what is before that number.
     kit.settle_down()
     assert kit.taker(queue, credit=10).seqs == [1]
+
+
+def test_l4_a_full_disk_lets_nothing_die_and_the_rest_waits_for_it() -> None:
+    kit = Kit()
+    queue = filled(kit, 4)
+    reserving.reserve(queue, queue.main, "job", 1, 4, kit.now_ms)
+    kit.settle_down()
+    kit.engine.kernel.set_full(True)
+    error = refusal(lambda: settle(kit, queue, 1, [1], {2: ("why", "because")}))
+    assert error.kind is errors.SERVER_BUSY
+    assert outstanding(queue.main) == [1, 4]
+    kit.restart()
+    queue = kit.namespace.queue("q")
+    assert outstanding(queue.main) == [1, 4]
+    assert settle(kit, queue, 1, [1], {2: ("why", "because")}) == 2
+    assert (present(queue.main), len(present(queue.stream(1)))) == ([1], 1)
+
+
+def test_l4_what_needs_no_room_goes_on_when_the_disk_is_full() -> None:
+    kit = Kit()
+    queue = filled(kit, 4)
+    reserving.reserve(queue, queue.main, "job", 1, 4, kit.now_ms)
+    kit.settle_down()
+    kit.engine.kernel.set_full(True)
+    # A number that is in no epoch, as in a request that is repeated.
+    assert settle(kit, queue, 1, [1], {9: ("why", "because")}) == 3
+
+
+@pytest.mark.parametrize("with_crash", [False, True])
+def test_l4_more_than_a_batch_can_take_dies_request_by_request(with_crash: bool) -> None:
+    kit = Kit()
+    queue = filled(kit, 7)
+    reserving.reserve(queue, queue.main, "job", 1, 6, kit.now_ms)
+    kit.settle_down()
+    dead = dict.fromkeys((2, 3, 5), ("why", "because"))
+
+    leave_room_for(kit, queue, 2)
+    error = refusal(lambda: settle(kit, queue, 1, [1], dead))
+    assert error.kind is errors.SERVER_BUSY
+    assert "1 messages are still to be dead-lettered" in error.text
+    kit.settle_down()
+    if with_crash:
+        kit.restart()
+        queue = kit.namespace.queue("q")
+    assert outstanding(queue.main) == [1, 1, 4, 6]
+    assert kit.taker(queue, credit=10).seqs == [7]
+
+    assert settle(kit, queue, 1, [1], dead) == 2
+    assert present(queue.main) == [1, 7]
+    assert len(present(queue.stream(1))) == 3
+
+
+@pytest.mark.parametrize("with_crash", [False, True])
+def test_l3_an_epoch_that_is_given_up_dies_request_by_request(with_crash: bool) -> None:
+    kit = Kit()
+    queue = filled(kit, 4)
+    reserving.reserve(queue, queue.main, "job", 1, 4, kit.now_ms)
+    reserving.attempt(queue, queue.main, "job", 1, 1, kit.now_ms)
+    kit.settle_down()
+
+    leave_room_for(kit, queue, 3)
+    error = refusal(lambda: reserving.attempt(queue, queue.main, "job", 1, 1, kit.now_ms))
+    assert error.kind is errors.SERVER_BUSY
+    kit.settle_down()
+    if with_crash:
+        kit.restart()
+        queue = kit.namespace.queue("q")
+    assert outstanding(queue.main) == [4, 4]
+
+    found = reserving.attempt(queue, queue.main, "job", 1, 1, kit.now_ms)
+    assert (found.attempts, found.is_buried) == (2, True)
+    kit.settle_down()
+    assert present(queue.main) == []
+    assert len(present(queue.stream(1))) == 4
+
+
+def test_l3_a_full_disk_does_not_give_an_epoch_up() -> None:
+    kit = Kit()
+    queue = filled(kit, 2)
+    reserving.reserve(queue, queue.main, "job", 1, 2, kit.now_ms)
+    kit.settle_down()
+    reserving.attempt(queue, queue.main, "job", 1, 1, kit.now_ms)
+    kit.engine.kernel.set_full(True)
+    error = refusal(lambda: reserving.attempt(queue, queue.main, "job", 1, 1, kit.now_ms))
+    assert error.kind is errors.SERVER_BUSY
+    assert outstanding(queue.main) == [1, 2]
+
+
+def outstanding(stream: Stream) -> list[int]:
+    assert stream.reservations is not None
+    return stream.reservations.reservers["job"].epochs[1].ranges
+
+
+def leave_room_for(kit: Kit, queue: Queue, count: int) -> None:
+    """Let others have asked for so much in this batch that it takes so few more dead letters."""
+    letter_effort = BURY_EFFORT + queue.main.size(1)
+    kit.engine.kernel.effort_left = (count - 1) * letter_effort - ASKED_EFFORT_MAX

@@ -41,7 +41,7 @@ def settle(kit: Kit, holder: Holder, epoch: int, name: str = "job") -> int:
 
 
 def attempt(kit: Kit, holder: Holder, epoch: int, attempts_max: int = 0) -> tuple[int, bool]:
-    found = reserving.attempt(holder.main, "job", epoch, attempts_max, kit.now_ms)
+    found = reserving.attempt(holder, holder.main, "job", epoch, attempts_max, kit.now_ms)
     kit.settle_down()
     return found.attempts, found.is_buried
 
@@ -182,7 +182,7 @@ def test_l3_dead_letters_and_subscriptions_can_be_reserved() -> None:
     dead = subscription.stream(1)
     # Nothing dies twice: there the limit has no effect.
     for _ in range(3):
-        reserving.attempt(dead, "job", 1, 1, kit.now_ms)
+        reserving.attempt(subscription, dead, "job", 1, 1, kit.now_ms)
     assert outstanding(dead) == {1: ([1, 1], 3)}
     assert resubmit(subscription, dead, [1], kit.now_ms) == 0
     assert reserving.settle_upto(dead, "job", 1) == 1

@@ -12,7 +12,7 @@ import pytest
 from engine_kit import LOCK_MS, Kit, payload
 
 from twinbus.core.names import DEAD_LETTER_STREAM, TRANSFER_STREAM
-from twinbus.engine import parting, reserving
+from twinbus.engine import reserving
 from twinbus.engine.entities import Holder, Queue
 from twinbus.engine.shifting import shift
 
@@ -286,60 +286,6 @@ def test_r10_what_waits_to_be_buried_is_still_there_after_a_restart() -> None:
     dead = numbers(kit, queue, DEAD_LETTER_STREAM)
     taker = kit.taker(queue, credit=10)
     assert dead + [int(body.split()[0]) for body in taker.bodies] == list(range(10))
-
-
-def test_l3_an_epoch_that_is_given_up_is_buried_batch_by_batch() -> None:
-    kit = Kit(0)
-    queue = filled(kit, 10)
-    reserving.reserve(queue, queue.main, "job", 1, 100, kit.now_ms)
-    reserving.attempt(queue.main, "job", 1, 1, kit.now_ms)
-    assert reserving.attempt(queue.main, "job", 1, 1, kit.now_ms).is_buried
-    taker = kit.taker(queue, credit=10)
-    batches(kit, lambda: queue.main.index.live > 0)
-    assert taker.bodies == []
-    assert numbers(kit, queue, DEAD_LETTER_STREAM) == list(range(10))
-
-
-@pytest.mark.parametrize("is_full", [False, True])
-def test_l4_what_a_bulk_reader_cannot_use_is_buried_batch_by_batch(is_full: bool) -> None:
-    kit = Kit(0)
-    queue = filled(kit, 12)
-    part(kit, queue, is_full)
-    taker = kit.taker(queue, credit=20)
-    for _ in range(5 * is_full):
-        kit.settle_down()
-        assert numbers(kit, queue, DEAD_LETTER_STREAM) == []
-    kit.engine.kernel.set_full(False)
-    batches(kit, lambda: queue.main.index.live > 1)
-    assert [int(body.split()[0]) for body in taker.bodies] == [0]
-    assert numbers(kit, queue, DEAD_LETTER_STREAM) == list(range(2, 12))
-
-
-@pytest.mark.parametrize("is_full", [False, True])
-def test_l4_what_waits_to_be_buried_is_active_after_a_restart(is_full: bool) -> None:
-    kit = Kit(0)
-    queue = filled(kit, 12)
-    part(kit, queue, is_full)
-    assert queue.main.index.live >= 8
-    kit.restart()
-    queue = kit.namespace.queue("q")
-    dead = numbers(kit, queue, DEAD_LETTER_STREAM)
-    taker = kit.taker(queue, credit=20)
-    left = [int(body.split()[0]) for body in taker.bodies]
-    assert sorted(dead + left) == [0, *range(2, 12)]
-
-
-def part(kit: Kit, queue: Queue, is_full: bool) -> None:
-    """Settle a reservation of all: the first returns, the second is completed, the rest dies."""
-    reserving.reserve(queue, queue.main, "job", 1, 100, kit.now_ms)
-    kit.settle_down()
-    kit.engine.kernel.set_full(is_full)
-    dead = dict.fromkeys(range(3, 13), ("why", "because"))
-    written = len(kit.log.records)
-    parting.part(queue, queue.main, "job", 1, [1], dead, kit.now_ms)
-    assert reserving.settle_upto(queue.main, "job", 1) == 1
-    batch_bytes = sum(len(record) for _, record in kit.log.records[written:])
-    assert batch_bytes < (A_BATCH + 1) * SIZE
 
 
 def test_a_deleted_entity_does_nothing_more() -> None:
