@@ -59,9 +59,14 @@ class Settlement:
                 f"Nothing can be dead-lettered from '{stream.path}': complete it instead.",
             )
 
+    @property
+    def writes_anew(self) -> bool:
+        """The message is written to the journal once more."""
+        return self.what == DEAD_LETTER or bool(self.properties)
+
     def take_effort(self, stream: Stream, lock: Lock, now_ms: int) -> None:
         """Refuse to write a message anew while there is no room for it; it stays as it is."""
-        if self.what != DEAD_LETTER and not self.properties:
+        if not self.writes_anew:
             return
         stream.check_lock(lock, now_ms)
         kernel = stream.kernel

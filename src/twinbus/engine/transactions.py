@@ -21,7 +21,7 @@ class Transaction:
         self.controller = controller
         self._sends: list[tuple[Entity, Message, Tally | None]] = []
         self._settlements: dict[Lock, tuple[Holder, Stream, Settlement]] = {}
-        #: What the messages that wait for the commit weigh.
+        #: What the messages weigh that the commit will write.
         self.wire_bytes = 0
         #: Why something was refused of which the client was not told; the commit is refused for it.
         self.refusal: BusError | None = None
@@ -92,7 +92,7 @@ class Transactions:
 
     def __init__(self) -> None:
         self.open: dict[bytes, Transaction] = {}
-        #: What is sent in all of them and waits for a commit.
+        #: What the messages of all of them weigh that their commits will write.
         self.wire_bytes = 0
         #: What is settled in all of them: the transaction by the lock.
         self.settling: dict[Lock, bytes] = {}
@@ -114,13 +114,7 @@ class Transactions:
     def check(self, txn_id: bytes, entity: Entity, messages: list[Message]) -> None:
         """Refuse what cannot be sent in a transaction, all of a batch or none of it (S6)."""
         self.find(txn_id).check(entity, messages)
-        size = self.wire_bytes + sum([message.wire_bytes for message in messages])
-        if size > limits.TRANSACTION_BYTES_MAX:
-            raise BusError(
-                errors.QUOTA_EXCEEDED,
-                "What the open transactions of a connection send may have"
-                f" {limits.TRANSACTION_BYTES_MAX} bytes together: commit before you send more.",
-            )
+        self._check_bytes(sum([message.wire_bytes for message in messages]))
 
     def add(self, txn_id: bytes, entity: Entity, message: Message, tally: Tally | None) -> None:
         """Take a checked message."""
@@ -134,8 +128,24 @@ class Transactions:
         transaction = self.find(txn_id)
         if self.settling.get(lock, txn_id) != txn_id:
             raise BusError(errors.NOT_ALLOWED, "The message is settled in another transaction.")
+        size = 0
+        if settlement.writes_anew:
+            # Like what is sent, and all that one commits goes into one batch.
+            stream.check_lock(lock, now_ms)
+            size = stream.size(lock.seq)
+            self._check_bytes(size)
         transaction.settle(holder, stream, lock, settlement, now_ms)
         self.settling[lock] = txn_id
+        transaction.wire_bytes += size
+        self.wire_bytes += size
+
+    def _check_bytes(self, coming_bytes: int) -> None:
+        if self.wire_bytes + coming_bytes > limits.TRANSACTION_BYTES_MAX:
+            raise BusError(
+                errors.QUOTA_EXCEEDED,
+                "What the open transactions of a connection send, dead-letter or change may have"
+                f" {limits.TRANSACTION_BYTES_MAX} bytes together: commit before you do more.",
+            )
 
     def refuse(self, txn_id: bytes, error: BusError) -> None:
         """Something was refused and nobody told: a commit, which promises it, is refused too."""

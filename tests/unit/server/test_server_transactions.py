@@ -10,9 +10,11 @@ from tests.unit.amqp.amqp_client import DETACH, DISPOSITION, END, TRANSFER, Fram
 from tests.unit.engine.engine_kit import Kit, payload
 from tests.unit.server.test_server_bridge import CONTROL, Work, refusal_in
 from twinbus.amqp.types import Described, UInt, ULong
+from twinbus.core.names import DEAD_LETTER_STREAM
 from twinbus.server.bridge import Replies
 
 RELEASED = Described(ULong(0x26), [])
+REJECTED = Described(ULong(0x25), [])
 RECEIVER = 2
 
 
@@ -174,6 +176,31 @@ def test_e10_r7_locks_of_a_transaction_end_with_the_connection() -> None:
     work.peer.server.abort()
     assert not work.bridge.transactions.settling
     assert not work.queue.main.locked
+
+
+def test_e10_dead_letters_of_transactions_weigh_a_bounded_number_of_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """E10: they are written with the commit, like what is sent."""
+    work = Settling(Kit(), 5)
+    size = work.queue.main.size(1)
+    monkeypatch.setattr("twinbus.core.limits.TRANSACTION_BYTES_MAX", 2 * size)
+    for number in range(2):
+        assert refusal_in(work.settle_within(REJECTED, number)) == ""
+    assert "bytes together" in refusal_in(work.settle_within(REJECTED, 2))
+    assert "bytes together" in work.send(payload(b"sent"))
+    # To complete takes no room.
+    assert refusal_in(work.settle_within(accepted(), 3)) == ""
+    assert work.end() == ""
+    assert work.bridge.transactions.wire_bytes == 0
+
+    work.declare()
+    assert refusal_in(work.settle_within(REJECTED, 4)) == ""
+    assert work.end(fails=True) == ""
+    assert work.bridge.transactions.wire_bytes == 0
+    work.kit.settle_down()
+    assert work.kit.bodies(work.queue) == [b"2", b"4"]
+    assert work.kit.bodies(work.queue, DEAD_LETTER_STREAM) == [b"0", b"1"]
 
 
 @pytest.mark.parametrize("closed", [True, False])
