@@ -2,7 +2,7 @@
 
 Bytes that have to wait go in, with the mark that their connection got last; a new mark comes
 out, and later the turn. Whoever has the smallest mark is next, and a mark grows with the bytes
-that were let in, so that connections get equal shares (self-clocked fair queueing). First come,
+that had to wait, so that connections get equal shares (self-clocked fair queueing). First come,
 first served would make a client that sends now and then wait for a round of all who flood; what
 it has to say meanwhile would wait together, and for a round again, for as long as they flood.
 """

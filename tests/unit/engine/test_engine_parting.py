@@ -22,6 +22,14 @@ def filled(kit: Kit, count: int) -> Queue:
     return queue
 
 
+def reserved(kit: Kit, count: int, of: int = 0) -> Queue:
+    """A queue of so many messages, the first of which, or all, are set aside for good."""
+    queue = filled(kit, of or count)
+    reserving.reserve(queue, queue.main, "job", 1, count, kit.now_ms)
+    kit.settle_down()
+    return queue
+
+
 def settle(
     kit: Kit,
     holder: Holder,
@@ -108,9 +116,7 @@ def test_l4_a_run_can_pass_over_what_it_gave_back() -> None:
 
 def test_l4_a_full_disk_lets_nothing_die_and_the_rest_waits_for_it() -> None:
     kit = Kit()
-    queue = filled(kit, 4)
-    reserving.reserve(queue, queue.main, "job", 1, 4, kit.now_ms)
-    kit.settle_down()
+    queue = reserved(kit, 4)
     kit.engine.kernel.set_full(True)
     error = refusal(lambda: settle(kit, queue, 1, [1], {2: ("why", "because")}))
     assert error.kind is errors.SERVER_BUSY
@@ -124,9 +130,7 @@ def test_l4_a_full_disk_lets_nothing_die_and_the_rest_waits_for_it() -> None:
 
 def test_l4_what_needs_no_room_goes_on_when_the_disk_is_full() -> None:
     kit = Kit()
-    queue = filled(kit, 4)
-    reserving.reserve(queue, queue.main, "job", 1, 4, kit.now_ms)
-    kit.settle_down()
+    queue = reserved(kit, 4)
     kit.engine.kernel.set_full(True)
     # A number that is in no epoch, as in a request that is repeated.
     assert settle(kit, queue, 1, [1], {9: ("why", "because")}) == 3
@@ -135,9 +139,7 @@ def test_l4_what_needs_no_room_goes_on_when_the_disk_is_full() -> None:
 @pytest.mark.parametrize("with_crash", [False, True])
 def test_l4_more_than_a_batch_can_take_dies_request_by_request(with_crash: bool) -> None:
     kit = Kit()
-    queue = filled(kit, 7)
-    reserving.reserve(queue, queue.main, "job", 1, 6, kit.now_ms)
-    kit.settle_down()
+    queue = reserved(kit, 6, 7)
     dead = dict.fromkeys((2, 3, 5), ("why", "because"))
 
     leave_room_for(kit, queue, 2)
@@ -159,8 +161,7 @@ def test_l4_more_than_a_batch_can_take_dies_request_by_request(with_crash: bool)
 @pytest.mark.parametrize("with_crash", [False, True])
 def test_l3_an_epoch_that_is_given_up_dies_request_by_request(with_crash: bool) -> None:
     kit = Kit()
-    queue = filled(kit, 4)
-    reserving.reserve(queue, queue.main, "job", 1, 4, kit.now_ms)
+    queue = reserved(kit, 4)
     reserving.attempt(queue, queue.main, "job", 1, 1, kit.now_ms)
     kit.settle_down()
 
@@ -182,9 +183,7 @@ def test_l3_an_epoch_that_is_given_up_dies_request_by_request(with_crash: bool) 
 
 def test_l3_a_full_disk_does_not_give_an_epoch_up() -> None:
     kit = Kit()
-    queue = filled(kit, 2)
-    reserving.reserve(queue, queue.main, "job", 1, 2, kit.now_ms)
-    kit.settle_down()
+    queue = reserved(kit, 2)
     reserving.attempt(queue, queue.main, "job", 1, 1, kit.now_ms)
     kit.engine.kernel.set_full(True)
     error = refusal(lambda: reserving.attempt(queue, queue.main, "job", 1, 1, kit.now_ms))
