@@ -48,7 +48,8 @@ def _used_ms(entity: Entity, now_ms: int) -> int:
     # Forwarding is like a receiver that never leaves.
     if entity.forward_to is not None or entity.main.due:
         return now_ms
-    if any(stream.receivers for stream in entity.streams.values()):
+    # So is a consumer for as long as something is set aside for it (L3).
+    if any(stream.receivers or stream.is_reserved() for stream in entity.streams.values()):
         return now_ms
     used_ms = entity.accessed_ms
     if isinstance(entity, Topic):

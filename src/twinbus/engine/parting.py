@@ -80,12 +80,14 @@ def bury(
     for seq in _take_out(stream, reservation, dying):
         reason, description = dead[seq]
         holder.bury(stream, seq, reason, description, {}, stream.counts.get(seq, 0), now_ms)
+    # Also when all are dead: the next epoch of the same request may be refused, and then this
+    # one is not settled either.
+    record = records.reserved(
+        stream.number, consumer, reservation.epoch, reservation.at_ms, reservation.attempts,
+        reservation.ranges,
+    )  # fmt: skip
+    reservation.location = kernel.log.append(record)
     if len(dying) < len(wanted):
-        record = records.reserved(
-            stream.number, consumer, reservation.epoch, reservation.at_ms, reservation.attempts,
-            reservation.ranges,
-        )  # fmt: skip
-        reservation.location = kernel.log.append(record)
         raise BusError(
             errors.SERVER_BUSY,
             f"That is too much at once: {len(wanted) - len(dying)} messages are still to be"
@@ -96,12 +98,17 @@ def bury(
 def _take_out(stream: Stream, reservation: Reservation, leaving: list[int]) -> list[int]:
     """Let go of those that leave, given in order; give those that were there."""
     taken, reservation.ranges = _split(reservation, leaving)
+    let_go(stream, taken)
+    return taken
+
+
+def let_go(stream: Stream, seqs: list[int]) -> None:
+    """These keep their sessions no longer: the caller says what becomes of them."""
     if stream.sessions is not None:
-        for seq in taken:
+        for seq in seqs:
             stream.sessions.unreserve(seq)
         # Somebody may wait for such a session.
         stream.kernel.wake(stream)
-    return taken
 
 
 def _split(reservation: Reservation, leaving: list[int]) -> tuple[list[int], list[int]]:

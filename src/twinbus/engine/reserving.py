@@ -95,7 +95,7 @@ def settle_upto(stream: Stream, consumer: str, epoch: int) -> int:
     count = 0
     for reservation in reserver.outstanding():
         if reservation.epoch <= epoch:
-            _let_go(stream, reservation)
+            parting.let_go(stream, reservation.seqs())
             count += reservation.message_count()
             for first, last in reservation.pairs():
                 stream.remove_range(first, last, records.COMPLETED)
@@ -121,7 +121,7 @@ def release(holder: Holder, stream: Stream, consumer: str, now_ms: int) -> int:
     count = 0
     for reservation in outstanding:
         ranges += reservation.ranges
-        _let_go(stream, reservation)
+        parting.let_go(stream, reservation.seqs())
         count += reservation.message_count()
         for seq in reservation.seqs():
             stream.restore(seq)
@@ -174,15 +174,6 @@ def _add(ranges: list[int], first: int, last: int) -> None:
         ranges[-1] = last
     else:
         ranges += (first, last)
-
-
-def _let_go(stream: Stream, reservation: Reservation) -> None:
-    """Its messages keep their sessions no longer: the caller says what becomes of them."""
-    if stream.sessions is not None:
-        for seq in reservation.seqs():
-            stream.sessions.unreserve(seq)
-        # Somebody may wait for such a session.
-        stream.kernel.wake(stream)
 
 
 def _reserver(stream: Stream, consumer: str) -> Reserver:

@@ -407,6 +407,11 @@ class Shelf(Wakeable):
             seq = self.index.next_present(seq + 1)
         return found
 
+    def is_reserved(self) -> bool:
+        """Tell whether something is set aside for a consumer."""
+        table = self.reservations
+        return table is not None and any(each.epochs for each in table.reservers.values())
+
     def count_state(self, state: int) -> int:
         return sum(chunk.states.count(state) for chunk in self.index.chunks.values())
 

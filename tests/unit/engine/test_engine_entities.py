@@ -13,6 +13,7 @@ from twinbus.core import errors
 from twinbus.core.descriptions import AuthorizationRule, RuleDescription
 from twinbus.core.errors import BusError
 from twinbus.core.units import MINUTE_MS
+from twinbus.engine import reserving
 from twinbus.engine.consumer import Attachment
 from twinbus.engine.message import take_in
 from twinbus.engine.settlement import PLAIN_COMPLETE
@@ -306,6 +307,16 @@ def test_e3_a_cancelled_message_keeps_nothing() -> None:
     queue = kit.queue(auto_delete_on_idle_ms=IDLE_MS)
     kit.send(queue, payload(due_ms=kit.now_ms + 12 * IDLE_MS))
     queue.main.cancel([1])
+    assert gone_after_idling(kit, "q")
+
+
+def test_e3_l3_a_reservation_keeps_a_queue_until_it_is_settled() -> None:
+    kit = Kit()
+    queue = kit.queue(auto_delete_on_idle_ms=IDLE_MS)
+    kit.send(queue, payload())
+    reserving.reserve(queue, queue.main, "job", 1, 1, kit.now_ms)
+    kit.wait(3 * IDLE_MS)
+    assert reserving.settle_upto(queue.main, "job", 1) == 1
     assert gone_after_idling(kit, "q")
 
 

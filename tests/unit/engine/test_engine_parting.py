@@ -158,6 +158,33 @@ def test_l4_more_than_a_batch_can_take_dies_request_by_request(with_crash: bool)
     assert len(present(queue.stream(1))) == 3
 
 
+@pytest.mark.parametrize("requires_session", [False, True])
+def test_l4_of_two_epochs_the_second_may_be_more_than_a_batch_can_take(
+    requires_session: bool,
+) -> None:
+    """The first was done then, but is not settled: what died of it must not come back."""
+    kit = Kit()
+    queue = kit.queue(requires_session=requires_session)
+    kit.send(queue, *[payload(b"%d" % number, session_id=str(number)) for number in range(1, 7)])
+    for epoch in (1, 2):
+        reserving.reserve(queue, queue.main, "job", epoch, 3, kit.now_ms)
+    kit.settle_down()
+    dead = dict.fromkeys((2, 5), ("why", "because"))
+
+    leave_room_for(kit, queue, 1)
+    error = refusal(lambda: settle(kit, queue, 2, [], dead))
+    assert error.kind is errors.SERVER_BUSY
+    kit.settle_down()
+    kit.restart()
+    queue = kit.namespace.queue("q")
+    assert outstanding(queue.main, 1) == [1, 1, 3, 3]
+    assert outstanding(queue.main, 2) == [4, 6]
+
+    assert settle(kit, queue, 2, [], dead) == 4
+    assert present(queue.main) == []
+    assert len(present(queue.stream(1))) == 2
+
+
 @pytest.mark.parametrize("with_crash", [False, True])
 def test_l3_an_epoch_that_is_given_up_dies_request_by_request(with_crash: bool) -> None:
     kit = Kit()
@@ -191,9 +218,9 @@ def test_l3_a_full_disk_does_not_give_an_epoch_up() -> None:
     assert outstanding(queue.main) == [1, 2]
 
 
-def outstanding(stream: Stream) -> list[int]:
+def outstanding(stream: Stream, epoch: int = 1) -> list[int]:
     assert stream.reservations is not None
-    return stream.reservations.reservers["job"].epochs[1].ranges
+    return stream.reservations.reservers["job"].epochs[epoch].ranges
 
 
 def leave_room_for(kit: Kit, queue: Queue, count: int) -> None:
