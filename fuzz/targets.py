@@ -83,7 +83,7 @@ def message(data: bytes) -> None:
         taken.session_id()
         taken.application_properties()
         taken.merge_properties({"added": 1})
-        buried = Message(taken.buried("reason", "description", "q"))
+        buried = Message(taken.buried("reason", "description", "q").stored)
         buried.forget_death()
     except (DecodeError, BusError):
         return

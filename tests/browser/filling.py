@@ -79,7 +79,7 @@ class Filling:
             message: Message = take_in(payload(number), lambda: "")
             stored = message.stored
             if dead:
-                stored = message.buried("Broken", "The total is no number.", queue.path)
+                stored = message.buried("Broken", "The total is no number.", queue.path).stored
             stream.place(stored, self._now_ms, 0)
             if number % BATCH == 0:
                 self._commit()

@@ -61,7 +61,8 @@ def wire(properties: list[object], application: dict[object, object] | None = No
 
 
 def every_kind() -> list[bytes]:
-    dead = take_in(wire(["m-1"], {"colour": "red"}), lambda: "").buried("why", "because", "orders")
+    dying = take_in(wire(["m-1"], {"colour": "red"}), lambda: "")
+    dead = dying.buried("why", "because", "orders").stored
     backlog = take_in(wire(["m-2"] + [None] * 9 + ["s"], {"x-ms-path": "orders"}), lambda: "")
     described = json.dumps(
         {"namespace": "shop", "description": {"topic": "news", "name": "all"}}

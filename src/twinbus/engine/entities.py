@@ -354,8 +354,8 @@ class Holder(Entity):
             self.kernel.put_off(stream)
 
     def _bury_transfer(self, message: Message, now_ms: int, reason: str, text: str) -> None:
-        stored = message.buried(reason, text, self.path)
-        self.stream(names.TRANSFER_STREAM).place(stored, now_ms, 0)
+        dead = message.buried(reason, text, self.path)
+        self.stream(names.TRANSFER_STREAM).place(dead.stored, now_ms, 0)
 
     # --- dead-lettering ---------------------------------------------------------------
 
@@ -372,12 +372,12 @@ class Holder(Entity):
         """Move a message from the main stream to the dead-letter queue (D1–D3, D7)."""
         message = Message(stream.stored(seq))
         message.keep_original_sequence(seq)
-        stored = message.buried(reason, description, self.path, properties)
+        dead = message.buried(reason, description, self.path, properties)
         stream.remove(seq, records.DEAD_LETTERED)
-        self.place_dead_letter(stored, now_ms, delivery_count)
+        self.place_dead_letter(dead, now_ms, delivery_count)
 
     def place_dead_letter(
-        self, stored: bytes, now_ms: int, delivery_count: int, hops: int = 0
+        self, dead: Message, now_ms: int, delivery_count: int, hops: int = 0
     ) -> None:
         """`hops` is how often the message was forwarded on its way here.
 
@@ -385,9 +385,10 @@ class Holder(Entity):
         the count that would never end.
         """
         if self.dead_letters_to is not None:
-            self._hand_on(Message(stored), self.dead_letters_to, now_ms, UNLIMITED_MS, hops)
+            self._hand_on(dead, self.dead_letters_to, now_ms, UNLIMITED_MS, hops)
         else:
-            self.stream(names.DEAD_LETTER_STREAM).place(stored, now_ms, 0, ACTIVE, delivery_count)
+            stream = self.stream(names.DEAD_LETTER_STREAM)
+            stream.place(dead.stored, now_ms, 0, ACTIVE, delivery_count)
 
     def dead_letter_locked(
         self, stream: Stream, lock: Lock, reason: str | None, description: str | None,
@@ -490,8 +491,8 @@ class Subscription(Holder):
             return
         except Exception as fault:
             # One of ours. To break off here could lose a message that is being moved.
-            stored = message.buried(EvaluationError.kind, repr(fault), self.path)
-            self.place_dead_letter(stored, now_ms, 0, hops)
+            dead = message.buried(EvaluationError.kind, repr(fault), self.path)
+            self.place_dead_letter(dead, now_ms, 0, hops)
             return
         if plain:
             self._receive_copy(message, now_ms, ttl_ms, hops)

@@ -42,7 +42,8 @@ class Message:
         ttl_ms = form.ttl_of(stored)
         self.ttl_ms: int = UNLIMITED_MS if ttl_ms == form.NO_TTL else ttl_ms
         self.scheduled_ms = 0
-        self.wire_bytes = len(stored)
+        #: As its sender had it; what the broker adds is not held against it.
+        self.wire_bytes = len(stored) - form.PREFIX_SIZE
         self.header_bytes = 0
         self.is_ping = False
         #: Where the same payload lies in the journal already; 0 when nowhere.
@@ -134,7 +135,7 @@ class Message:
         for code in (PROPERTIES, APPLICATION_PROPERTIES):
             section = self.section(code)
             self.header_bytes += section[1] - section[0]
-        self.wire_bytes = len(self.stored)
+        self.wire_bytes = len(self.stored) - form.PREFIX_SIZE
 
     # --- changing ---------------------------------------------------------------------
 
@@ -183,9 +184,10 @@ class Message:
     def buried(
         self, reason: str | None, description: str | None, source: str,
         properties: dict[object, object] | None = None,
-    ) -> bytes:  # fmt: skip
-        """The stored form of a copy for a dead-letter queue (D2)."""
+    ) -> "Message":  # fmt: skip
+        """A copy for a dead-letter queue (D2)."""
         copy = Message(self.stored)
+        copy.wire_bytes = self.wire_bytes
         updates: dict[object, object] = dict(properties) if properties else {}
         if reason is not None:
             updates["DeadLetterReason"] = reason
@@ -193,7 +195,7 @@ class Message:
             updates["DeadLetterErrorDescription"] = description
         copy.merge_properties(updates)
         copy.set_annotation(_SOURCE, source)
-        return copy.stored
+        return copy
 
     def forget_death(self) -> None:
         """Take away what dead-lettering added."""

@@ -10,6 +10,7 @@ from engine_kit import LOCK_MS, Kit, payload, properties_of, refusal
 
 from twinbus.core import errors
 from twinbus.core.descriptions import RuleDescription
+from twinbus.core.limits import MESSAGE_BYTES_MAX
 from twinbus.engine import returning, settlement
 from twinbus.engine.entities import Holder, Queue
 from twinbus.engine.settlement import Settlement
@@ -124,6 +125,40 @@ def test_e9_scheduled_messages_are_forwarded_when_they_are_due() -> None:
     assert kit.bodies(target) == []
     kit.wait(1_000)
     assert kit.bodies(target) == [b"body"]
+
+
+@pytest.mark.parametrize("how", ["at once", "when it is due", "after waiting", "when dead"])
+def test_e9_d7_a_message_of_the_largest_size_is_handed_on(how: str) -> None:
+    """What the broker keeps with it, or adds when it dies, is not held against it."""
+    kit = Kit()
+    target = kit.queue("target")
+    queue = kit.queue("q", max_delivery_count=1)
+
+    def settings(**changes: Any) -> None:
+        kit.namespace.update_queue(replace(queue.description, **changes), kit.now_ms)
+
+    if how == "when dead":
+        settings(forward_dead_lettered_messages_to="target")
+    elif how != "after waiting":
+        settings(forward_to="target")
+    kit.send(queue, largest(due_ms=kit.now_ms + 1_000 if how == "when it is due" else None))
+    if how == "when it is due":
+        kit.wait(1_000)
+    elif how == "after waiting":
+        settings(forward_to="target")
+    elif how == "when dead":
+        kit.taker(queue)
+        kit.wait(LOCK_MS)
+    kit.settle_down()
+    assert len(kit.bodies(target)) == 1
+
+
+def largest(**given: Any) -> bytes:
+    """A message that is as large as one may be."""
+    made = payload(b"x" * 1000, **given)
+    made = payload(b"x" * (1000 + MESSAGE_BYTES_MAX - len(made)), **given)
+    assert len(made) == MESSAGE_BYTES_MAX
+    return made
 
 
 def test_e9_forwarding_needs_a_target_that_is_there() -> None:

@@ -205,7 +205,7 @@ def test_ids_that_are_not_text_become_text(message_id: object, text: str) -> Non
 
 def test_a_dead_letter_says_why_and_where_from() -> None:
     message = take_in(to_messages(batch_of([{"body": b"x"}]), lambda _: "m")[0], lambda: "m")
-    stored = message.buried("Broken", "It was broken.", "orders")
+    stored = message.buried("Broken", "It was broken.", "orders").stored
     payload = form.free_head(stored, 1, 0, 10) + stored[form.bare_start(stored) :]
     row = to_batch([payload]).to_pylist()[0]
     assert row["dead_letter_reason"] == "Broken"
