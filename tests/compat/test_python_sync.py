@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 
 import pytest
 from azure.servicebus import (
@@ -99,6 +100,36 @@ def test_what_is_sent_is_received_and_completed(client: ServiceBusClient, queue:
         assert abs(datetime.now(UTC) - got.enqueued_time_utc) < timedelta(minutes=1)
         receiver.complete_message(got)
     assert_empty(client, queue)
+
+
+def test_decimal_properties_come_back(client: ServiceBusClient, queue: str) -> None:
+    """E4: this SDK reads decimals in Azure's form, and drops a message that has another."""
+    prices = [Decimal("12.50"), Decimal("-0.001"), Decimal(0), Decimal(4_000_000_000)]
+    with client.get_queue_sender(queue) as sender:
+        for price in prices:
+            sender.send_messages(ServiceBusMessage("x", application_properties={"price": price}))
+    with client.get_queue_receiver(queue) as receiver:
+        peeked = receiver.peek_messages(max_message_count=10)
+        got = [one(receiver) for _ in prices]
+        receiver.defer_message(got[0])
+        deferred = receiver.receive_deferred_messages([got[0].sequence_number])
+    for messages in (peeked, got):
+        assert [message.application_properties[b"price"] for message in messages] == prices
+    assert deferred[0].application_properties[b"price"] == prices[0]
+
+
+def test_properties_that_nobody_could_read_are_refused(
+    client: ServiceBusClient, queue: str
+) -> None:
+    """E4: this SDK writes a user id that is a text so that it cannot be read."""
+    broken = ServiceBusMessage("x", message_id="m")
+    broken.raw_amqp_message.properties.user_id = "alice"  # type: ignore[union-attr]
+    with client.get_queue_sender(queue) as sender:
+        with pytest.raises(ServiceBusError):
+            sender.send_messages(broken)
+        sender.send_messages(ServiceBusMessage("good"))
+    with client.get_queue_receiver(queue) as receiver:
+        assert str(one(receiver)) == "good"
 
 
 def test_a_batch_arrives_whole_and_in_order(client: ServiceBusClient, queue: str) -> None:

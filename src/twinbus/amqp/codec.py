@@ -536,11 +536,32 @@ def list_starts(buf: bytes, pos: int) -> tuple[list[int], int]:
     return _element_starts(buf, pos)
 
 
+def check_list(buf: bytes, pos: int) -> None:
+    """Refuse what is no list, or one whose elements do not fill it; they are not decoded."""
+    code = buf[pos] if pos < len(buf) else 0
+    if code == 0x45:
+        return
+    if code != 0xC0 and code != 0xD0:
+        raise DecodeError("not a list", pos)
+    pos, end = _body_span(buf, pos + 1, code)
+    count, pos = _count_at(buf, pos, end, code)
+    while count and pos < end:
+        count -= 1
+        code = buf[pos]
+        # Nothing, or something short: what most lists are made of.
+        if code == 0x40:
+            pos += 1
+        elif 0xA0 <= code <= 0xA3 and pos + 1 < end:
+            pos += 2 + buf[pos + 1]
+        else:
+            pos = skip(buf, pos)
+    if count or pos != end:
+        raise DecodeError("compound and its elements differ in size", pos)
+
+
 def map_pairs(buf: bytes, pos: int) -> list[tuple[object, bytes]]:
     """The map at `pos`: decoded keys with values as they are on the wire."""
-    if pos >= len(buf) or (buf[pos] != 0xC1 and buf[pos] != 0xD1):
-        raise DecodeError("not a map", pos)
-    starts, end = _element_starts(buf, pos)
+    starts, end = _map_starts(buf, pos)
     count = len(starts)
     if count % 2:
         raise DecodeError("map with a key without value", pos)
@@ -550,6 +571,18 @@ def map_pairs(buf: bytes, pos: int) -> list[tuple[object, bytes]]:
         key, value_at = _decode(buf, starts[i], 1)
         pairs.append((key, buf[value_at : starts[i + 2]]))
     return pairs
+
+
+def map_value_starts(buf: bytes, pos: int) -> list[int]:
+    """Where each value of the map at `pos` starts."""
+    starts, _ = _map_starts(buf, pos)
+    return starts[1::2]
+
+
+def _map_starts(buf: bytes, pos: int) -> tuple[list[int], int]:
+    if pos >= len(buf) or (buf[pos] != 0xC1 and buf[pos] != 0xD1):
+        raise DecodeError("not a map", pos)
+    return _element_starts(buf, pos)
 
 
 def _element_starts(buf: bytes, pos: int) -> tuple[list[int], int]:

@@ -73,7 +73,7 @@ class Float32(float):
 
 @mypyc_attr(native_class=False)
 class Decimal32(bytes):
-    """The four bytes as they are; nobody here calculates with them."""
+    """The four bytes as they are; `decimals` knows the number."""
 
     __slots__ = ()
 

@@ -232,6 +232,8 @@ def take_in(payload: bytes, new_id: Callable[[], str]) -> Message:
             if bare_from < 0:
                 bare_from = pos
             if code == PROPERTIES:
+                # Every receiver reads them: one that cannot is no use to anybody.
+                codec.check_list(payload, pos + 3)
                 properties_at = pos
                 properties_end = end
                 header_bytes += end - pos

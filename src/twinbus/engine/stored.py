@@ -6,12 +6,14 @@ Out goes the head of a delivery: header, delivery annotations and message annota
 are the broker's to write, made with one `struct.pack` in the common case.
 """
 
+from collections.abc import Callable
 from struct import Struct
 from typing import Final
 
-from twinbus.amqp import codec
+from twinbus.amqp import codec, decimals
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.sections import (
+    APPLICATION_PROPERTIES,
     DATA,
     DELIVERY_ANNOTATIONS,
     HEADER,
@@ -187,6 +189,35 @@ def bare_start(stored: bytes) -> int:
         return PREFIX_SIZE
     fields = _PREFIX.unpack_from(stored)
     return PREFIX_SIZE + int(fields[4]) + int(fields[6])
+
+
+def for_python_sdk(message: bytes) -> bytes:
+    """A message, or its bare part, with decimal properties that the Python SDK can read."""
+    return _with_decimals(message, decimals.as_azure_has_it)
+
+
+def from_python_sdk(message: bytes) -> bytes:
+    """Undo that: what was received may be sent on as it is, as the syphon does.
+
+    The SDK's own encoder does not write such decimals.
+    """
+    return _with_decimals(message, decimals.as_the_standard_has_it)
+
+
+def _with_decimals(message: bytes, first_byte: Callable[[int], int]) -> bytes:
+    pos = 0
+    while pos < len(message):
+        end = section_end(message, pos)
+        if message[pos + 2] > APPLICATION_PROPERTIES:
+            break
+        if message[pos + 2] == APPLICATION_PROPERTIES and message.find(b"\x94", pos, end) >= 0:
+            changed = bytearray(message)
+            for at in codec.map_value_starts(message, pos + 3):
+                if message[at] == 0x94:
+                    changed[at + 1] = first_byte(message[at + 1])
+            return bytes(changed)
+        pos = end
+    return message
 
 
 def has_annotations(stored: bytes) -> bool:

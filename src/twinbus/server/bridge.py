@@ -219,6 +219,8 @@ class Receiver(Consumer):
         bridge = self.bridge
         self._asked = False
         body = stored[form.bare_start(stored) :]
+        if bridge.is_python_sdk:
+            body = form.for_python_sdk(body)
         bridge.output_bytes += len(stored)
         if lock is None:
             head = form.free_head(stored, seq, enqueued_ms, delivery_count)
@@ -312,6 +314,8 @@ class Bridge(Handler):
         self.writable = True
         #: Tells whether the socket is being closed, so that nothing written arrives any more.
         self.is_closing: Callable[[], bool] | None = None
+        #: The Python SDK, which reads decimals in a form of their own, is at the other end.
+        self.is_python_sdk = False
         #: Bytes of deliveries written since the socket last took some.
         self.output_bytes = 0
         #: A receiver, or an answer, was passed over because the socket takes no more.
@@ -388,7 +392,7 @@ class Bridge(Handler):
                 if txn_id is not None:
                     transacting.send(self, context, message_format, payload, txn_id)
                 elif message_format != BATCH_FORMAT:
-                    message = take_in(payload, hub.new_message_id)
+                    message = self.read(payload)
                     entity.check(message)
                     entity.publish(message, hub.now_ms)
                     if context.sent is not None:
@@ -436,10 +440,15 @@ class Bridge(Handler):
         )
         self.refuse_transfer(link, delivery_id, settled, error, txn_id)
 
+    def read(self, payload: bytes) -> Message:
+        if self.is_python_sdk:
+            payload = form.from_python_sdk(payload)
+        return take_in(payload, self.hub.new_message_id)
+
     def messages(self, message_format: int, payload: bytes) -> list[Message]:
         if message_format != BATCH_FORMAT:
-            return [take_in(payload, self.hub.new_message_id)]
-        messages = [take_in(part, self.hub.new_message_id) for part in split_batch(payload)]
+            return [self.read(payload)]
+        messages = [self.read(part) for part in split_batch(payload)]
         if not messages:
             raise DecodeError("the batch holds no message", 0)
         return messages

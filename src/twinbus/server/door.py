@@ -156,6 +156,8 @@ class FrontDoor(Door):
         connection = bridge.connection
         assert connection is not None
         visitor = self.visitors[bridge]
+        product = str(connection.remote_properties.get("product"))
+        bridge.is_python_sdk = product.startswith("azsdk-python")
         try:
             namespace, visitor.guard = self._hosts.resolve(connection.hostname)
             visitor.namespace = namespace

@@ -30,7 +30,6 @@ from twinbus.engine import stored as form
 from twinbus.engine.consumer import Consumer, Lock
 from twinbus.engine.entities import Entity, Holder, Subscription
 from twinbus.engine.index import ACTIVE, DEFERRED, SCHEDULED
-from twinbus.engine.message import take_in
 from twinbus.engine.namespace import Namespace
 from twinbus.engine.sessions import Session
 from twinbus.engine.settlement import PLAIN_COMPLETE, Settlement
@@ -239,7 +238,9 @@ class Management:
         messages: list[Body] = []
         size = 0
         for seq in seqs:
-            payload = browsing.on_wire(stream, seq, bool(body.get("omit-message-body")))
+            payload = self._readable(
+                browsing.on_wire(stream, seq, bool(body.get("omit-message-body")))
+            )
             size += len(payload)
             if messages and size > limits.PEEK_BYTES_MAX:
                 break
@@ -321,9 +322,13 @@ class Management:
                     browsing.WIRE_STATE[DEFERRED],
                 )  # fmt: skip
                 PLAIN_COMPLETE.apply(self._holder(), stream, lock, now_ms)
-            entry["message"] = head + stored[form.bare_start(stored) :]
+            entry["message"] = self._readable(head + stored[form.bare_start(stored) :])
             messages.append(entry)
         return {"messages": messages}
+
+    def _readable(self, message: bytes) -> bytes:
+        is_python_sdk = self._visitor.bridge.is_python_sdk
+        return form.for_python_sdk(message) if is_python_sdk else message
 
     # --- sessions ---------------------------------------------------------------------
 
@@ -373,10 +378,8 @@ class Management:
     # --- scheduling -------------------------------------------------------------------
 
     def _schedule(self, body: Body) -> Body:
-        messages = [
-            take_in(_binary(entry["message"]), self._hub.new_message_id)
-            for entry in body["messages"]
-        ]
+        bridge = self._visitor.bridge
+        messages = [bridge.read(_binary(entry["message"])) for entry in body["messages"]]
         for message in messages:
             self._entity.check(message)
         seqs = [self._entity.publish_scheduled(message, self._hub.now_ms) for message in messages]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from uuid import UUID
 
 import pytest
 from engine_kit import properties_of, section
 
+from twinbus.amqp import decimals
 from twinbus.amqp.types import Char, Symbol, Timestamp, UInt, ULong
 from twinbus.core.descriptions import RuleDescription
 from twinbus.engine import stored as form
@@ -88,6 +90,42 @@ def test_e8_system_properties_of_a_bare_message() -> None:
 )  # fmt: skip
 def test_e8_application_properties(name: str, value: object) -> None:
     assert View(message(), new_id).user(name) == value
+
+
+@pytest.mark.parametrize(
+    ("filter", "holds"),
+    [
+        ("price = 12.5", True),
+        ("price > 10", True),
+        ("price < 10", False),
+        ("price + 1 = 13.5", True),
+    ],
+)
+def test_e8_filters_calculate_with_decimals(filter: str, holds: bool) -> None:
+    price = decimals.write(Decimal("12.50"))
+    given = take_in(section(0x74, {"price": price}) + section(0x75, b""), lambda: "id")
+    assert Rule(RuleDescription("r", "sql", filter)).matches(View(given, new_id)) is holds
+
+
+def test_e8_what_an_action_makes_of_a_decimal_is_one() -> None:
+    price = decimals.write(Decimal("12.50"))
+    given = take_in(section(0x74, {"price": price}) + section(0x75, b""), lambda: "id")
+    copy = Rule(RuleDescription("r", action="SET twice = price * 2")).act(given, new_id)
+    assert properties_of(copy.stored)["twice"] == decimals.write(Decimal("25.00"))
+
+
+@pytest.mark.parametrize("field", ["MessageId", "CorrelationId"])
+def test_e8_an_id_that_is_a_number_is_a_text_to_filters(field: str) -> None:
+    fields = [ULong(5), None, None, None, None, ULong(5)]
+    given = take_in(section(0x73, fields) + section(0x75, b""), lambda: "id")
+    for text in (f"sys.{field} = '5'", f"sys.{field} LIKE '_'"):
+        assert Rule(RuleDescription("r", "sql", text)).matches(View(given, new_id)) is True
+
+
+def test_e8_a_content_type_that_an_action_sets_is_a_symbol() -> None:
+    copy = Rule(RuleDescription("r", action="SET sys.ContentType = 'a/b'")).act(message(), new_id)
+    assert type(copy.properties()[6]) is Symbol
+    assert copy.properties()[6] == "a/b"
 
 
 def test_e8_annotations_that_cannot_be_read_fail_the_filter() -> None:

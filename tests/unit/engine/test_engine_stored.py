@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from uuid import UUID
 
 import pytest
@@ -9,7 +10,7 @@ from engine_kit import section
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinbus.amqp import codec
+from twinbus.amqp import codec, decimals
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.sections import APPLICATION_PROPERTIES, DATA, PROPERTIES
 from twinbus.amqp.types import Described, Int, Symbol, Timestamp, UByte, UInt, ULong
@@ -17,7 +18,7 @@ from twinbus.core import errors
 from twinbus.core.errors import BusError
 from twinbus.core.units import UNLIMITED_MS
 from twinbus.engine import stored as form
-from twinbus.engine.message import Message, take_in
+from twinbus.engine.message import take_in
 
 HIGH = b"\x01\x02\x03\x04\x05\x06\x07\x08"
 BODY = section(DATA, b"body")
@@ -242,6 +243,11 @@ def test_e4_sizes_are_counted_as_on_the_wire() -> None:
         WITH_ID + BODY[:-1],
         section(0x72, ["no", "map", 1]) + WITH_ID + BODY,
         WITH_ID + section(APPLICATION_PROPERTIES, "no map") + BODY,
+        section(PROPERTIES, "no list") + BODY,
+        b"\0\x53\x73\xc0\x05\x02\xa1\x01i\x05" + BODY,
+        b"\0\x53\x73\xc0\x05\x01\xa1\x01i\x40" + BODY,
+        b"\0\x53\x73\xc0\x04\x02\xa1\x01i" + BODY,
+        b"\0\x53\x73\xc0\x04\x01\xa1\x02i" + BODY,
     ],
 )
 def test_a_message_that_is_none_is_refused(payload: bytes) -> None:
@@ -271,12 +277,31 @@ def test_strangers_bytes_are_refused_or_pass_through(noise: bytes) -> None:
         assert free(message.stored, state=1)
 
 
+def test_e4_decimals_go_to_the_python_sdk_in_its_form_and_back() -> None:
+    price = decimals.write(Decimal("-12.50"))
+    other = section(APPLICATION_PROPERTIES, {"price": price, "n": 1, "text": "\x94\x30"})
+    message = take_in(WITH_ID + other + BODY, no_id)
+    bare = message.stored[form.bare_start(message.stored) :]
+    shown = form.for_python_sdk(bare)
+    assert shown == bare.replace(b"\x94\xb0", b"\x94\x8c")
+    assert form.from_python_sdk(shown) == bare
+    assert form.from_python_sdk(bare) == bare
+    plain = WITH_ID + section(APPLICATION_PROPERTIES, {"n": 1}) + BODY
+    assert form.for_python_sdk(plain) is plain
+
+
+@pytest.mark.parametrize("noise", [b"\x94\x0c", b"\0\x53\x74\x40\x94\x0c", b"\0\x53\x74\x94\x0c"])
+def test_e4_from_the_python_sdk_may_come_anything(noise: bytes) -> None:
+    with pytest.raises(DecodeError):
+        form.from_python_sdk(noise)
+
+
 # --- editing -----------------------------------------------------------------------------
 
 
 def test_d2_burying_adds_properties_and_the_source() -> None:
     message = take_in(WITH_ID + section(APPLICATION_PROPERTIES, {"a": 1}) + BODY, no_id)
-    buried = Message(message.buried("reason", "description", "Queue", {"b": True}))
+    buried = message.buried("reason", "description", "Queue", {"b": True})
     pairs = buried.application_properties()
     assert {str(k): codec.decode_whole(raw) for k, raw in pairs} == {
         "a": 1,
