@@ -22,6 +22,7 @@ class FaultyProxy:
         self._latency_s = 0.0
         self._swallow = False
         self._resetting = False
+        self._says = b""
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._loop = BackgroundLoop()
@@ -49,6 +50,11 @@ class FaultyProxy:
         """Accept, read, and never answer: on old and new connections alike."""
         self._swallow = True
 
+    def answer_in_http(self) -> None:
+        """Cut every connection, and answer new ones as a load balancer does that has no target."""
+        self._says = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n"
+        self.reset()
+
     def slow(self, latency_s: float) -> None:
         """Hold every piece back for so long, in both directions."""
         self._latency_s = latency_s
@@ -68,6 +74,7 @@ class FaultyProxy:
             await self._cut()
         self._swallow = False
         self._resetting = False
+        self._says = b""
         self._latency_s = 0.0
         if self._server is None:
             await self._listen()
@@ -97,6 +104,11 @@ class FaultyProxy:
             if self._resetting:
                 await reader.read(1)
                 await self._cut()
+                return
+            if self._says:
+                await reader.read(8)
+                writer.write(self._says)
+                await reader.read()
                 return
             if self._swallow:
                 while await reader.read(65536):

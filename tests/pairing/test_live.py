@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from azure.core.exceptions import ClientAuthenticationError
+from azure.core.exceptions import ClientAuthenticationError, ServiceResponseError
 from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusMessage, ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.amqp import AmqpAnnotatedMessage
@@ -20,6 +20,7 @@ from tests.pairing.live import Side
 from tests.pairing.pairs import SHORT, LiveWorld, seen, until
 from twinbus.pairing import (
     NOT_NUMBERED_YET,
+    BacklogMessageTooLargeError,
     NoBacklogQueueError,
     PairClosedError,
     PairingError,
@@ -173,6 +174,7 @@ FAIL_OVER: dict[str, Fault] = {
     "connection_refused": lambda world, queue: world.proxy.refuse(),
     "connections_reset": lambda world, queue: world.proxy.reset_each(),
     "black_hole": lambda world, queue: world.proxy.black_hole(),
+    "an_answer_in_http": lambda world, queue: world.proxy.answer_in_http(),
     "slower_than_the_time_out": lambda world, queue: world.proxy.slow(6),
     "entity_disabled": lambda world, queue: world.near.set_status(queue, "Disabled"),
     "sending_disabled": lambda world, queue: world.near.set_status(queue, "SendDisabled"),
@@ -409,6 +411,84 @@ async def p11_dead_letters_and_what_stays(world: LiveWorld) -> None:
     assert "x-ms-path" in described["stray"]
     assert "could not be found" in described[gone]
     assert world.backlog_count(1) == 0
+
+
+@cases
+async def p11_a_primary_that_answers_in_http_condemns_no_message(world: LiveWorld) -> None:
+    world.proxy.answer_in_http()
+    client, events = world.pair(enable_syphon=True)
+    async with client, client.get_queue_sender(world.queue) as sender:
+        await sender.send_messages(ServiceBusMessage("parked"))
+        await until(lambda: seen(events, SyphonDeferred))
+        world.proxy.heal()
+        await until(lambda: seen(events, MessageSyphoned))
+        assert not seen(events, MessageDeadLettered)
+        assert world.near.count(world.queue) == 1
+
+
+@cases
+async def p11_a_backlog_queue_that_was_not_found_at_first_is_drained(world: LiveWorld) -> None:
+    world.proxy.refuse()
+    client, _ = world.pair()
+    async with client, client.get_queue_sender(world.queue) as sender:
+        # All but the second are gone, so that is where the message goes.
+        world.far.admin.delete_queue(world.backlog(0))
+        await sender.send_messages(ServiceBusMessage("parked"))
+        assert world.far.total(world.backlog(1)) == 1
+    world.proxy.heal()
+    administration = world.far.administration()
+    ask = administration.get_queue
+
+    async def ask_in_vain(name: str, **options: Any) -> Any:
+        if name == world.backlog(1):
+            raise ServiceResponseError("no answer, for once")
+        return await ask(name, **options)
+
+    administration.get_queue = ask_in_vain  # type: ignore[method-assign]
+    events: list[Any] = []
+    options = world.options(administration, enable_syphon=True)
+    client = await pair_namespace(world.primary, options, on_event=events.append)
+    assert [queue.name for queue in client.status().backlog_queues] == [world.backlog(0)]
+    await until(lambda: seen(events, MessageSyphoned))
+    await client.close()
+    assert world.near.count(world.queue) == 1
+
+
+@cases
+async def p8_p11_the_largest_message_that_the_backlog_takes_comes_home(world: LiveWorld) -> None:
+    """Its session's name fits into the message, and not a second time around it."""
+    queue = world.near.new_queue(requires_session=True)
+    world.proxy.refuse()
+    client, events = world.pair(enable_syphon=True)
+    async with client, client.get_queue_sender(queue) as sender:
+        limit = (await sender.create_message_batch()).max_size_in_bytes
+        for size in range(limit, limit - 1000, -8):
+            with contextlib.suppress(BacklogMessageTooLargeError):
+                await sender.send_messages(ServiceBusMessage(b"x" * size, session_id="s" * 128))
+                break
+        world.proxy.heal()
+        await until(lambda: seen(events, MessageSyphoned) + seen(events, MessageDeadLettered))
+        assert not seen(events, MessageDeadLettered)
+    (received,) = await world.receive(queue, 1, session_id="s" * 128)
+    assert len(b"".join(received.body)) == size
+
+
+@cases
+async def p2_p11_primaries_by_address_have_a_backlog_each(world: LiveWorld) -> None:
+    """Two in one network share a secondary; the syphon of one must leave the other's alone."""
+    one, other = (
+        world.near.connection_string(port, host=host)
+        for port, host in ((None, "127.0.0.1"), (1, "127.0.0.9"))
+    )
+    client, events = world.pair(other)
+    async with client, client.get_queue_sender(world.queue) as sender:
+        await sender.send_messages(ServiceBusMessage("for the other"))
+    (parked,) = seen(events, MessagesBacklogged)
+    assert parked.queue.startswith("127.0.0.9/x-servicebus-transfer/")
+    client, _ = world.pair(one)
+    async with client:
+        used = {queue.name for queue in client.status().backlog_queues}
+    assert used == {f"127.0.0.1/x-servicebus-transfer/{index}" for index in range(2)}
 
 
 @cases

@@ -13,7 +13,14 @@ from azure.servicebus import ServiceBusMessage
 
 from tests.pairing.live import wait_until
 from tests.pairing.pairs import LiveWorld, seen
-from twinbus.pairing.events import EntityFailedOver, EntityRecovered, MessageSyphoned, PingSent
+from twinbus.pairing.events import (
+    EntityFailedOver,
+    EntityRecovered,
+    MessageDeadLettered,
+    MessageSyphoned,
+    PingSent,
+    SyphonDeferred,
+)
 from twinbus.pairing.sync import SendWindow, UnsentError
 
 # The SDK leaves the socket of a connection that broke to the garbage collector.
@@ -59,6 +66,18 @@ def test_p4_p7_a_primary_that_falls_silent_hangs_nothing(world: LiveWorld) -> No
         time.sleep(1.2)
         began = time.monotonic()
     assert time.monotonic() - began < 10
+
+
+def test_p4_p11_a_primary_that_answers_in_http_is_down(world: LiveWorld) -> None:
+    world.proxy.answer_in_http()
+    client, events = world.threads_pair(enable_syphon=True)
+    with client, client.get_queue_sender(world.queue) as sender:
+        sender.send_messages(ServiceBusMessage("parked"))
+        wait_until(lambda: seen(events, SyphonDeferred))
+        world.proxy.heal()
+        wait_until(lambda: seen(events, MessageSyphoned))
+        assert not seen(events, MessageDeadLettered)
+    assert world.near.count(world.queue) == 1
 
 
 def test_s4_a_window_overlaps_sends_and_forgets_none(world: LiveWorld) -> None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
-from azure.servicebus import ServiceBusMessage
+from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus._pyamqp._encode import encode_payload
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.exceptions import (
@@ -68,32 +69,16 @@ class _Handler:
             self._peer.close()
 
 
-class SimBatch:
-    """An encoded message on its way, where `sdk.fill_raw` expects the SDK's batch."""
-
-    def __init__(self) -> None:
-        self._message: dict[int, list[bytes]] = {5: []}
-        self._count = 0
-        self._amqp_transport = self
-
-    def set_batch_envelope_properties(self, *_: object) -> None:
-        """The envelope matters to partitioned entities only; here there is none."""
-
-    @property
-    def payload(self) -> bytes:
-        return self._message[5][0]
-
-
 class SimSender(_Handler):
     def __init__(self, client: SimClient, queue: str) -> None:
         super().__init__(client, queue)
         self._link: SimLink | None = None
 
-    async def create_message_batch(self) -> SimBatch:
-        return SimBatch()
+    async def create_message_batch(self) -> ServiceBusMessageBatch:
+        return ServiceBusMessageBatch()
 
     async def send_messages(self, message: Any, *, timeout: float) -> None:
-        payload = message.payload if isinstance(message, SimBatch) else _encoded(message)
+        payload = _encoded(message)
         try:
             async with asyncio.timeout(timeout):
                 if self._link is None or self._link.error is not None:
@@ -143,10 +128,12 @@ class _PollHandler:
 
 
 class SimReceived:
-    """A received message: the pump reads no more of it."""
+    """A received message: the pump reads no more of it, and forgets what it says."""
 
     def __init__(self, delivery: Delivery) -> None:
         self.delivery = delivery
+        self._message: object = None
+        self._raw_amqp_message = SimpleNamespace()
         self._delivery_tag = delivery.tag
         self.locked_until_utc = None
 
@@ -223,6 +210,11 @@ def _error(refusal: Refused) -> ServiceBusError:
 
 
 def _encoded(message: Any) -> bytes:
+    if isinstance(message, ServiceBusMessageBatch):
+        # Of one message, encoded already (`sdk.fill_raw`). The envelope around it matters to
+        # partitioned entities only; here there is none.
+        (payload,) = cast(Any, message._message)[5]
+        return bytes(payload)
     raw = message.raw_amqp_message if isinstance(message, ServiceBusMessage) else message
     return bytes(encode_payload(bytearray(), PyamqpTransport.to_outgoing_amqp_message(raw)))
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from azure.core.exceptions import ClientAuthenticationError
 from azure.servicebus import exceptions as sdk
 
+from twinbus.pairing.sdk import failed_on_reading
+
 
 class OnSend(enum.Enum):
     """What the sender does."""
@@ -27,8 +29,10 @@ class OnSyphon(enum.Enum):
     DEAD_LETTER = "can never be delivered"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Verdict:
+    """A row of the table. Two rows may say the same, so they are told apart by identity."""
+
     on_send: OnSend
     on_syphon: OnSyphon
 
@@ -39,8 +43,9 @@ CREDENTIALS = Verdict(OnSend.RAISE, OnSyphon.LATER)
 BUSY = Verdict(OnSend.WAIT, OnSyphon.LATER)
 #: The message is at fault: another place would only hide that from the application.
 BAD_MESSAGE = Verdict(OnSend.RAISE, OnSyphon.DEAD_LETTER)
-#: A wrong call (a closed sender, a value of the wrong type), found before anything was sent.
-BAD_CALL = Verdict(OnSend.RAISE, OnSyphon.DEAD_LETTER)
+#: A wrong call (a closed sender, a value of the wrong type), found before anything was sent. It
+#: says nothing about a message that the syphon sends: that one was encoded long ago.
+BAD_CALL = Verdict(OnSend.RAISE, OnSyphon.LATER)
 
 #: Conditions that the SDK has no exception for.
 BY_CONDITION = {
@@ -83,15 +88,16 @@ BY_TYPE: tuple[tuple[type[BaseException], Verdict], ...] = (
 def verdict_on(error: BaseException) -> Verdict:
     """Look an error up; what no row fits counts towards failover.
 
-    Two kinds hide inside another exception. A token for an entity that does not exist is
+    Three kinds hide inside another exception. A token for an entity that does not exist is
     refused with 404, which the SDK calls an authentication error. A message that cannot be
-    encoded ends as a plain ServiceBusError.
+    encoded ends as a plain ServiceBusError, and so does an answer that is not AMQP: a load
+    balancer that says in HTTP that nobody is there means an outage.
     """
     inner = getattr(error, "inner_exception", None)
     if isinstance(error, sdk.ServiceBusAuthenticationError) and _status(inner) == 404:
         return GONE
     if type(error) is sdk.ServiceBusError and isinstance(inner, BAD_CALL_TYPES):
-        return BAD_CALL
+        return UNAVAILABLE if failed_on_reading(inner) else BAD_CALL
     by_condition = BY_CONDITION.get(_condition(error))
     if by_condition is not None:
         return by_condition

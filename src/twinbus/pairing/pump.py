@@ -35,10 +35,11 @@ log = logging.getLogger("twinbus.pairing")
 
 # Messages asked for at once. Their locks run while the first of them are being sent.
 _RECEIVE_COUNT = 20
-# Messages that stay locked during a pass so that those behind them can be reached. The bounds
-# are on memory and on cost: each of them is received again in the next pass.
-_HELD_MAX = 1000
-_HELD_BYTES_MAX = 16 * 1024 * 1024
+# Messages that stay locked during a pass so that those behind them can be reached. Without body
+# and properties each takes 2 KB of memory, so that a backlog queue may take 20 MB. A pass must be
+# past them while the first lock lasts, or that message comes again before those behind: with a
+# lock of a minute, 170 a second do. Each of them is received again in the next pass.
+_HELD_MAX = 10_000
 # With messages in hand a pass looks for more only this long before it ends.
 _LOOK_FURTHER_S = 1.0
 # Senders kept open, of the entities used last.
@@ -82,7 +83,6 @@ class Pump:
         self._senders: OrderedDict[str, ServiceBusSender] = OrderedDict()
         self._skipped: set[str] = set()
         self._held: list[ServiceBusReceivedMessage] = []
-        self._held_bytes = 0
         self._received_ms = 0
 
     async def run(self) -> None:
@@ -132,18 +132,17 @@ class Pump:
         await sdk.withdraw_credit(receiver)
         for message in messages:
             await self._handle(receiver, message)
-        full = len(self._held) >= _HELD_MAX or self._held_bytes >= _HELD_BYTES_MAX
-        if full or (self._held and not messages):
+        if len(self._held) >= _HELD_MAX or (self._held and not messages):
             await self._stopping.wait(self._retry_s)
             await self._give_back(receiver)
 
-    def _hold(self, message: ServiceBusReceivedMessage, payload: bytes) -> None:
+    def _hold(self, message: ServiceBusReceivedMessage) -> None:
+        sdk.keep_lock_only(message)
         self._held.append(message)
-        self._held_bytes += len(payload)
 
     async def _give_back(self, receiver: ServiceBusReceiver) -> None:
         """End the pass: what could not be moved returns to its place in the backlog."""
-        held, self._held, self._held_bytes = self._held, [], 0
+        held, self._held = self._held, []
         self._skipped.clear()
         for message in held:
             await self._abandon(receiver, message)
@@ -169,7 +168,7 @@ class Pump:
             await self._dead_letter(receiver, message, MissingPathError.reason, str(error))
             return
         if restored.path.casefold() in self._skipped:
-            self._hold(message, payload)
+            self._hold(message)
             return
         try:
             await self._send(restored)
@@ -180,7 +179,7 @@ class Pump:
                 await self._dead_letter(receiver, message, *reason_and_description(error))
                 return
             self._skipped.add(restored.path.casefold())
-            self._hold(message, payload)
+            self._hold(message)
             self._observer.tell([SyphonDeferred(restored.path, self.queue, str(error))])
             return
         await self._complete(receiver, message)
@@ -240,7 +239,7 @@ class Pump:
 
     async def _close_all(self) -> None:
         """After a failure every connection is new, and the locks on what was held are gone."""
-        self._held, self._held_bytes = [], 0
+        self._held = []
         self._skipped.clear()
         senders = list(self._senders.values())
         self._senders.clear()

@@ -8,6 +8,7 @@ public API only.
 import contextlib
 import socket
 import ssl
+import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -20,6 +21,8 @@ from azure.servicebus import (
     TransportType,
 )
 
+_READING = frozenset({"_read_frame", "receive_frame", "negotiate"})
+_WRITING = "_outgoing_transfer"
 _DATA_SECTION = 5
 _DELIVERY_ID, _DELIVERY_TAG, _MORE, _PAYLOAD = 1, 2, 5, 11
 
@@ -48,13 +51,28 @@ def fill_raw(
 
     A batch carries encoded messages, so this is the one road by which the SDK sends bytes
     that it did not encode itself. The envelope names session and partition key, as the
-    SDK's own batches do, for entities that are partitioned.
+    SDK's own batches do, for entities that are partitioned; not where a message that its
+    entity takes would become too long by it.
     """
     message: Any = batch._message
     message[_DATA_SECTION].append(payload)
     batch._count = 1
-    batch._amqp_transport.set_batch_envelope_properties(message, None, session_id, partition_key)
+    transport = batch._amqp_transport
+    bare = list(message)
+    transport.set_batch_envelope_properties(message, None, session_id, partition_key)
+    if transport.get_batch_message_encoded_size(message) > batch.max_size_in_bytes:
+        message[:] = bare
     return batch
+
+
+def failed_on_reading(error: BaseException) -> bool:
+    """Tell whether the SDK failed on what the peer said, and not on what it was to send.
+
+    The same built-in exceptions come of both; where they were raised tells them apart. A message
+    may be encoded while a frame is read: one that gives credit.
+    """
+    names = {frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)}
+    return not names.isdisjoint(_READING) and _WRITING not in names
 
 
 def is_closed(handler: Any) -> bool:
@@ -144,6 +162,18 @@ class _TimedHandshake:
             error.filename = {"ca_certs": ca_file}
             raise
         return context
+
+
+def keep_lock_only(message: Any) -> None:
+    """Let go of what a received message says; it can still be settled.
+
+    For that the SDK needs delivery id, delivery tag and the annotation that tells when the lock
+    ends; these stay. It keeps the body twice, decoded and in the message that it decoded.
+    """
+    message._message = None
+    raw = message._raw_amqp_message
+    raw._data_body = raw._sequence_body = ()
+    raw._value_body = raw._application_properties = None
 
 
 class PayloadTap:

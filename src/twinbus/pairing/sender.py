@@ -20,7 +20,7 @@ from twinbus.pairing import rewrite, sdk
 from twinbus.pairing.concurrency import Task, sleep
 from twinbus.pairing.errors import BacklogMessageTooLargeError, BacklogSendError, PairClosedError
 from twinbus.pairing.events import MessagesBacklogged
-from twinbus.pairing.failures import OnSend, OnSyphon, connection_is_lost, verdict_on
+from twinbus.pairing.failures import CREDENTIALS, OnSend, connection_is_lost, verdict_on
 from twinbus.pairing.order import SessionOrder
 from twinbus.pairing.pair import Pair, now_ms, wall_clock_ms
 from twinbus.pairing.policy import BacklogQueue, State
@@ -81,6 +81,8 @@ class PairedSender:
         if self.closed or self._pair.closed_because is not None:
             self._check_open()
         outgoing = message if isinstance(message, ServiceBusMessage) else _reusable(message)
+        if _is_empty(outgoing):
+            return
         seconds = timeout or self._pair.timeout_s
         if self._assign_ids:
             _assign_ids(outgoing)
@@ -121,6 +123,8 @@ class PairedSender:
         """
         self._check_open()
         message = _reusable(messages)
+        if _is_empty(message):
+            return []
         seconds = timeout or self._pair.timeout_s
         if self._assign_ids:
             _assign_ids(message)
@@ -250,8 +254,6 @@ class PairedSender:
     async def _to_backlog(
         self, messages: list[AnyMessage], schedule_time: datetime | None, seconds: float
     ) -> None:
-        if not messages:
-            return
         wall_ms = wall_clock_ms()
         rewritten = [
             rewrite.to_backlog(
@@ -314,7 +316,7 @@ class PairedSender:
                 if _broke_while_idle(pool, sender, error, idle is not None):
                     continue
                 verdict = verdict_on(error)
-                if verdict.on_send is OnSend.RAISE and verdict.on_syphon is OnSyphon.DEAD_LETTER:
+                if verdict.on_send is OnSend.RAISE and verdict is not CREDENTIALS:
                     raise
                 self._pair.queue_failed(queue, error)
                 tried.add(queue.index)
@@ -381,6 +383,12 @@ def _reusable(message: Any) -> Any:
     if isinstance(message, Mapping):
         return ServiceBusMessage(**message)
     return [ServiceBusMessage(**one) if isinstance(one, Mapping) else one for one in message]
+
+
+def _is_empty(message: Any) -> bool:
+    """Tell whether there is nothing to send. The SDK would send nothing and be content, which is
+    no proof that the primary takes messages (P5)."""
+    return isinstance(message, (list, ServiceBusMessageBatch)) and not len(message)
 
 
 def _flat(message: Any) -> list[AnyMessage]:

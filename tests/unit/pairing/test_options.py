@@ -4,7 +4,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from azure.servicebus import ServiceBusClient
 
+from twinbus.cli.remote import Remote
+from twinbus.core import names
 from twinbus.pairing import SendAvailabilityPairedNamespaceOptions
 from twinbus.pairing.names import backlog_queue_name, namespace_name
 from twinbus.pairing.sync import PairedServiceBusClient
@@ -75,3 +78,27 @@ def test_p1_a_client_needs_an_administration_client_beside_it() -> None:
 def test_p2_the_name_is_the_first_label_of_the_host(host: str, name: str) -> None:
     assert namespace_name(host) == name
     assert backlog_queue_name(host, 0) == f"{name}/x-servicebus-transfer/0"
+
+
+@pytest.mark.parametrize(
+    ("host", "name"),
+    [
+        ("10.0.0.5", "10.0.0.5"),
+        ("sb://10.0.0.6:5671/", "10.0.0.6"),
+        ("[2001:db8::1]", "2001-0db8-0000-0000-0000-0000-0000-0001"),
+        ("sb://[2001:0DB8::1]:5672/", "2001-0db8-0000-0000-0000-0000-0000-0001"),
+        ("2001:db8::1", "2001-0db8-0000-0000-0000-0000-0000-0001"),
+    ],
+)
+def test_p2_an_address_is_taken_whole(host: str, name: str) -> None:
+    """Cut at the first dot, two primaries in one network would have one backlog."""
+    assert namespace_name(host) == name
+    names.check_entity_name(backlog_queue_name(host, 0))
+
+
+@pytest.mark.parametrize("place", ["contoso.example", "10.0.0.5:5672", "[::1]", "[::1]:5672"])
+def test_p2_commands_and_clients_call_the_backlog_queues_alike(place: str) -> None:
+    string = f"Endpoint=sb://{place}/;SharedAccessKeyName=n;SharedAccessKey=k"
+    with ServiceBusClient.from_connection_string(string) as client:
+        host = client.fully_qualified_namespace
+    assert backlog_queue_name(Remote(string).host, 3) == backlog_queue_name(host, 3)

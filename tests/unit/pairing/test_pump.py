@@ -7,24 +7,31 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from azure.servicebus import ServiceBusMessage
+from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus._pyamqp._encode import encode_payload
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
-from azure.servicebus.exceptions import MessageLockLostError
+from azure.servicebus.exceptions import MessageLockLostError, MessagingEntityDisabledError
 
 from twinbus.pairing import rewrite
-from twinbus.pairing.events import Event, MessageDeadLettered, PumpFailed
+from twinbus.pairing.events import (
+    Event,
+    MessageDeadLettered,
+    MessageSyphoned,
+    PumpFailed,
+    SyphonDeferred,
+)
 from twinbus.pairing.observer import Observer
 from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from twinbus.pairing.pump import Pump
 
 TARGET = "orders"
+SHUT = "shut"
 BACKLOG = "near/x-servicebus-transfer/0"
 
 
-def for_backlog(body: str) -> bytes:
+def for_backlog(body: str | bytes, target: str = TARGET) -> bytes:
     message = ServiceBusMessage(body).raw_amqp_message
-    return encoded(rewrite.to_backlog(message, TARGET, 0))
+    return encoded(rewrite.to_backlog(message, target, 0))
 
 
 def encoded(message: Any) -> bytes:
@@ -92,6 +99,7 @@ class Backlog:
         return SimpleNamespace(
             _delivery_id=number,
             _delivery_tag=tag,
+            _raw_amqp_message=SimpleNamespace(),
             locked_until_utc=self.locked_until_utc,
             payload=payload,
         )
@@ -111,39 +119,50 @@ class Backlog:
 
 
 class Primary:
-    """Takes every message, and keeps its bytes."""
+    """Takes every message, and keeps its bytes; but for those to a queue that is shut."""
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
+
+    def get_queue_sender(self, name: str) -> "Sender":
+        assert name in (TARGET, SHUT)
+        return Sender(self, name)
+
+
+class Sender:
+    def __init__(self, primary: Primary, name: str) -> None:
+        self._primary = primary
+        self._name = name
         self._shutdown = SimpleNamespace(is_set=lambda: False)
 
-    def get_queue_sender(self, name: str) -> "Primary":
-        assert name == TARGET
-        return self
-
     async def create_message_batch(self) -> Any:
-        keep = SimpleNamespace(set_batch_envelope_properties=lambda *_: None)
-        return SimpleNamespace(_message={5: []}, _count=0, _amqp_transport=keep)
+        return ServiceBusMessageBatch()
 
     async def send_messages(self, batch: Any, *, timeout: float) -> None:
-        self.sent += batch._message[5]
+        if self._name == SHUT:
+            raise MessagingEntityDisabledError
+        self._primary.sent += batch._message[5]
 
     async def close(self) -> None:
         pass
 
 
-async def pumped(backlog: Backlog) -> tuple[list[bytes], list[Event]]:
-    """Run a pump until the backlog is empty, or it fails; give what the primary has, and the
-    events."""
+async def pumped(
+    backlog: Backlog, until: type[Event] = PumpFailed
+) -> tuple[list[bytes], list[Event]]:
+    """Run a pump until the backlog is empty, or an event comes; give what the primary has, and
+    the events."""
     events: list[Event] = []
 
     def note(event: Event) -> None:
         events.append(event)
-        if isinstance(event, PumpFailed):
+        if isinstance(event, until):
             assert backlog.pump is not None
             backlog.pump.stop()
 
-    options = SendAvailabilityPairedNamespaceOptions(secondary="", administration="")
+    options = SendAvailabilityPairedNamespaceOptions(
+        secondary="", administration="", syphon_retry_interval=timedelta(milliseconds=1)
+    )
     primary: Any = Primary()
     secondary: Any = backlog
     backlog.pump = Pump(primary, secondary, BACKLOG, options, Observer(note))
@@ -193,3 +212,13 @@ async def test_p11_a_clock_that_is_ahead_is_told_from_a_lock_that_ran_out(
     assert sent == []
     told = [event.error for event in events if isinstance(event, PumpFailed)]
     assert told == ([] if work_s else ["this machine's clock is ahead of the secondary's"])
+
+
+async def test_p11_many_large_messages_that_wait_do_not_stop_those_behind_them() -> None:
+    """They are more than 1,000, and more than 16 MB: one pass looks past them all."""
+    waiting, good = for_backlog(bytes(16 * 1024), SHUT), for_backlog("F")
+    backlog = Backlog([waiting] * 1100 + [good])
+    _, events = await pumped(backlog, until=MessageSyphoned)
+    assert backlog.completed == [good]
+    assert [type(event) for event in events] == [SyphonDeferred, MessageSyphoned]
+    assert backlog.waiting == [waiting] * 1100, "given back"

@@ -1,9 +1,12 @@
 """The SDK's inner names that `sdk.py` relies on are as it believes them to be."""
 
+import pickle
 import socket
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,11 +15,13 @@ from azure.servicebus import (
     ServiceBusClient,
     ServiceBusMessage,
     ServiceBusMessageBatch,
+    ServiceBusReceivedMessage,
     TransportType,
 )
 from azure.servicebus import aio as sdk_aio
+from azure.servicebus._common.tracing import get_span_link_from_message
 from azure.servicebus._pyamqp._encode import encode_payload
-from azure.servicebus._pyamqp.message import BatchMessage
+from azure.servicebus._pyamqp.message import BatchMessage, Message
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
 from twinbus.amqp.sections import split_batch
@@ -62,14 +67,54 @@ def message(delivery_id: int, lock: str = "") -> Any:
     return SimpleNamespace(_delivery_id=delivery_id, _delivery_tag=tag(delivery_id, lock))
 
 
+def encoded(batch: Any) -> bytes:
+    return bytes(encode_payload(bytearray(), BatchMessage(*batch._message)))
+
+
 def test_a_batch_carries_raw_bytes_as_they_are() -> None:
     batch = sdk.fill_raw(ServiceBusMessageBatch(), RAW, "session", "key")
     assert len(batch) == 1
-    output = bytearray()
-    encode_payload(output, BatchMessage(*batch._message))
-    assert split_batch(bytes(output)) == [RAW]
+    output = encoded(batch)
+    assert split_batch(output) == [RAW]
     assert b"session" in output
     assert b"x-opt-partition-key" in output
+
+
+@pytest.mark.parametrize("spare", [0, 1])
+def test_p8_p11_a_message_that_its_entity_takes_never_becomes_too_long(spare: int) -> None:
+    """A sender may say the session around a message only where there is room for that."""
+    around = ("s" * 128, "key")
+    whole = encoded(sdk.fill_raw(ServiceBusMessageBatch(), RAW, *around))
+    batch = ServiceBusMessageBatch(max_size_in_bytes=len(whole) - 1 + spare)
+    output = encoded(sdk.fill_raw(batch, RAW, *around))
+    assert len(output) <= batch.max_size_in_bytes
+    assert split_batch(output) == [RAW]
+    assert (around[0].encode() in output) is bool(spare)
+
+
+def test_p11_of_a_message_that_is_held_only_the_lock_stays() -> None:
+    """Whatever kind of body it has; the SDK settles it all the same."""
+    lock, until_ms = uuid.uuid4(), 1_900_000_000_000
+    fields = frame(7, False, b"")
+    fields[2] = lock.bytes_le
+    much = b"x" * 10_000
+    for body in ({"data": [much]}, {"value": [much]}, {"sequence": [[much]]}):
+        raw = Message(
+            **body,
+            application_properties={b"much": much},
+            message_annotations={b"x-opt-locked-until": until_ms},
+        )
+        received = ServiceBusReceivedMessage(raw, frame=fields, receiver=None)
+        del raw
+        assert len(pickle.dumps(received)) > len(much)
+        sdk.keep_lock_only(received)
+        assert len(pickle.dumps(received)) < 2000
+        assert (received._delivery_id, received._delivery_tag) == (7, lock.bytes_le)
+        assert received.lock_token == lock
+        assert received.locked_until_utc == datetime.fromtimestamp(until_ms / 1000, UTC)
+        assert not received._lock_expired
+        assert get_span_link_from_message(received) is not None
+        assert much.decode() not in repr(received)
 
 
 def test_the_tap_keeps_whole_messages_of_many_frames() -> None:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from random import Random
 from types import NoneType
@@ -12,7 +12,11 @@ from unittest import mock
 
 import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
-from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusConnectionError
+from azure.servicebus.exceptions import (
+    OperationTimeoutError,
+    ServiceBusAuthenticationError,
+    ServiceBusConnectionError,
+)
 
 from tests.sim.loop import VirtualLoop
 from tests.sim.pairing import virtual
@@ -71,11 +75,19 @@ class Sender:
         namespace.open.add(self)
 
     async def send_messages(self, message: Any, *, timeout: float) -> None:
+        if isinstance(message, list | ServiceBusMessageBatch) and not len(message):
+            return
         if self.broken:
             raise ServiceBusConnectionError
         self._namespace.offered.append(message)
         await self._namespace.answer()
         self._namespace.accepted.append(message)
+
+    async def schedule_messages(
+        self, messages: Any, when: datetime, *, timeout: float
+    ) -> list[int]:
+        await self.send_messages(messages, timeout=timeout)
+        return [1 for _ in messages]
 
     async def create_message_batch(self, max_size_in_bytes: int | None) -> ServiceBusMessageBatch:
         return ServiceBusMessageBatch(max_size_in_bytes)
@@ -233,6 +245,52 @@ def test_p5_making_a_batch_does_not_stop_the_failover_timer() -> None:
         assert len(world.secondary.accepted) == 1
 
     in_virtual_time(case, failover_s=9.5)
+
+
+EMPTY_SENDS: dict[str, Callable[[PairedSender], Coroutine[Any, Any, Any]]] = {
+    "list": lambda sender: sender.send_messages([]),
+    "generator": lambda sender: sender.send_messages(message for message in ()),
+    "batch": lambda sender: sender.send_messages(ServiceBusMessageBatch()),
+    "schedule": lambda sender: sender.schedule_messages([], datetime(2030, 1, 1, tzinfo=UTC)),
+}
+
+
+@pytest.mark.parametrize("empty", EMPTY_SENDS)
+def test_p5_sending_nothing_does_not_stop_the_failover_timer(empty: str) -> None:
+    async def case(world: World) -> None:
+        world.primary.answer = world.primary.refuse
+        for _ in range(10):
+            with pytest.raises(ServiceBusConnectionError):
+                await world.send()
+            assert not await EMPTY_SENDS[empty](world.sender)
+            await asyncio.sleep(1)
+        await world.send()
+        assert world.seen(EntitySuspected) == world.seen(EntityFailedOver) == 1
+        # While failed over there is nothing to store either.
+        assert not await EMPTY_SENDS[empty](world.sender)
+        assert len(world.secondary.offered) == 1
+
+    in_virtual_time(case, failover_s=9.5)
+
+
+@pytest.mark.parametrize(
+    ("error", "raised", "dropped"),
+    [(TypeError, TypeError, 0), (ServiceBusAuthenticationError, BacklogSendError, 3)],
+)
+def test_p6_a_wrong_call_is_raised_and_wrong_credentials_drop_the_queue(
+    error: type[Exception], raised: type[Exception], dropped: int
+) -> None:
+    async def fail() -> None:
+        raise error
+
+    async def case(world: World) -> None:
+        world.primary.answer = world.primary.refuse
+        world.secondary.answer = fail
+        with pytest.raises(raised):
+            await world.send()
+        assert world.seen(BacklogQueueDropped) == dropped
+
+    in_virtual_time(case)
 
 
 def test_p6_sends_that_wait_for_their_turn_go_over_with_the_others() -> None:

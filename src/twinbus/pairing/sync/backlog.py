@@ -11,6 +11,8 @@ from azure.core.exceptions import (
     ClientAuthenticationError,
     ResourceExistsError,
     ResourceNotFoundError,
+    ServiceRequestError,
+    ServiceResponseError,
 )
 from azure.servicebus.management import ServiceBusAdministrationClient
 
@@ -39,6 +41,9 @@ def find_or_make_queues(
             raise
         except Exception as error:
             errors.append(f"{name}: {error}")
+            if not queues and isinstance(error, (ServiceRequestError, ServiceResponseError)):
+                # Nobody is there: to ask for each of the others would take as long again.
+                break
         else:
             queues.append(BacklogQueue(index, name))
     if not queues:

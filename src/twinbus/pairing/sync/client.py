@@ -14,6 +14,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusReceiver, ServiceBusSen
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from twinbus.pairing.errors import PairingError
+from twinbus.pairing.names import backlog_queue_name
 from twinbus.pairing.observer import Observer, OnEvent
 from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from twinbus.pairing.status import PairStatus, status_of
@@ -101,10 +102,14 @@ class PairedServiceBusClient:
         if self.options.keep_session_order:
             self._order = SessionOrder(self._secondary)
         if self.options.enable_syphon:
+            # A queue that could not be looked up now may hold messages all the same: its pump
+            # tries again, and says so.
+            host = self._primary.fully_qualified_namespace
+            count = self.options.backlog_queue_count
             self._syphon = Syphon(
                 self._sending,
                 self._secondary,
-                [queue.name for queue in queues],
+                [backlog_queue_name(host, index) for index in range(count)],
                 self.options,
                 self._observer,
                 self._pair.fault,
@@ -201,6 +206,11 @@ def _administration(
 ) -> ServiceBusAdministrationClient:
     given = options.administration or options.secondary
     if isinstance(given, str):
-        return ServiceBusAdministrationClient.from_connection_string(given, **client_options)
+        # Its own time-outs are minutes, its retries many, and there are several queues to ask for.
+        seconds = options.operation_timeout.total_seconds()
+        how = {"retry_total": 1, "connection_timeout": seconds, "read_timeout": seconds}
+        return ServiceBusAdministrationClient.from_connection_string(
+            given, **(how | client_options)
+        )
     client: ServiceBusAdministrationClient = given
     return client
