@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from twinbus.cli import capture_checks, checks, reach
 from twinbus.cli.checks import FAULT, OK, WARNING, Finding, Installation
 from twinbus.cli.remote import Remote
+from twinbus.forms.plain import printable
 
 __all__ = ["FAULT", "Installation", "examine", "print_findings"]
 
@@ -40,8 +41,8 @@ def print_findings(found: list[Finding]) -> None:
     console = Console(highlight=False, soft_wrap=True)
     for finding in found:
         mark, style = _MARKS[finding.level]
-        console.print(Text(mark, style=style), Text(f"{finding.check}: {finding.what}"))
+        console.print(Text(mark, style=style), Text(printable(f"{finding.check}: {finding.what}")))
         if finding.advice:
-            console.print(Text(f"        → {finding.advice}"))
+            console.print(Text(printable(f"        → {finding.advice}")))
     faults = sum(finding.level == FAULT for finding in found)
     console.print("No faults." if not faults else f"{faults} fault{'s' if faults > 1 else ''}.")

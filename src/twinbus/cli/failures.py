@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import typer
 
 from twinbus.amqp.errors import DecodeError
+from twinbus.forms.plain import printable
 
 FAILURE = 1
 USAGE = 2
@@ -50,7 +51,7 @@ def one_line_errors() -> Iterator[None]:
         code = code_of(error)
         if code is None:
             raise
-        typer.echo(f"twinbus: {_line(error)}", err=True)
+        typer.echo(f"twinbus: {printable(_line(error))}", err=True)
         raise typer.Exit(code) from error
 
 

@@ -1,8 +1,9 @@
 """What a command prints: for people (tables, progress) or for programs (JSON).
 
 Results go to standard output. Progress and remarks go to standard error, progress only when
-that is a terminal, so that output can be piped at any time. Rich is imported when something
-is printed with it: a broker that starts has no use for it.
+that is a terminal, so that output can be piped at any time. What is for people has no
+characters that steer a terminal, whoever wrote them; what is for programs stays as it is. Rich is
+imported when something is printed with it: a broker that starts has no use for it.
 """
 
 import json
@@ -14,6 +15,7 @@ from typing import Any
 import typer
 
 from twinbus.cli.failures import USAGE, CommandError
+from twinbus.forms.plain import printable
 
 
 class Printer:
@@ -29,7 +31,7 @@ class Printer:
         if self.json_output:
             self._json(found)
         else:
-            self._console.out(sentence, highlight=False)
+            self._console.out(printable(sentence), highlight=False)
 
     def record(self, found: Mapping[str, Any]) -> None:
         """One thing with its properties."""
@@ -67,7 +69,7 @@ class Printer:
 
     def aside(self, sentence: str) -> None:
         """A remark that is not part of the result."""
-        self._aside.out(sentence, highlight=False)
+        self._aside.out(printable(sentence), highlight=False)
 
     @contextmanager
     def progress(self, what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
@@ -85,6 +87,25 @@ class Printer:
         with Progress(*columns, console=self._aside, transient=True, disable=quiet) as bar:
             task = bar.add_task(what, total=total)
             yield lambda count: bar.advance(task, count)
+
+    @contextmanager
+    def counted(self, what: str, tell: Callable[[int], None]) -> Iterator[Callable[[int], None]]:
+        """Progress whose sum is told at the end, and also of a run that fails with some done."""
+        total = 0
+
+        def count(done: int) -> None:
+            nonlocal total
+            total += done
+            advance(done)
+
+        try:
+            with self.progress(what) as advance:
+                yield count
+        except BaseException:
+            if total:
+                tell(total)
+            raise
+        tell(total)
 
     def _json(self, found: object) -> None:
         print(json.dumps(found, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
@@ -105,5 +126,5 @@ def _cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Mapping | list):
-        return json.dumps(value, ensure_ascii=False)
-    return str(value)
+        return printable(json.dumps(value, ensure_ascii=False))
+    return printable(str(value))

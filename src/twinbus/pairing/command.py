@@ -13,7 +13,9 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from twinbus.forms.plain import printable
 from twinbus.pairing.events import (
     Event,
     MessageDeadLettered,
@@ -86,13 +88,13 @@ class Tally:
             self._waiting.pop(event.path, None)
         elif isinstance(event, SyphonDeferred):
             if event.path not in self._waiting:
-                self.console.print(f"{event.path} waits: {event.error}")
+                self._say(f"{event.path} waits: {event.error}")
             self._waiting[event.path] = event.error
         elif isinstance(event, MessageDeadLettered):
             self._dead[event.reason] += 1
-            self.console.print(f"Dead-lettered in {event.queue}: {event.reason}")
+            self._say(f"Dead-lettered in {event.queue}: {event.reason}")
         elif isinstance(event, PumpFailed):
-            self.console.print(f"{event.queue}: {event.error}")
+            self._say(f"{event.queue}: {event.error}")
 
     def progress(self) -> None:
         """Say how far it is, when it is further than last time."""
@@ -104,10 +106,14 @@ class Tally:
     def report(self) -> None:
         table = Table("Entity", "Moved")
         for path, number in sorted(self._moved.items()):
-            table.add_row(path, str(number))
+            table.add_row(Text(printable(path)), str(number))
         table.add_row("in all", str(self._moved.total()))
         self.console.print(table)
         for reason, number in sorted(self._dead.items()):
-            self.console.print(f"{number} dead-lettered: {reason}")
+            self._say(f"{number} dead-lettered: {reason}")
         for path in sorted(self._waiting):
-            self.console.print(f"{path} still waits: {self._waiting[path]}")
+            self._say(f"{path} still waits: {self._waiting[path]}")
+
+    def _say(self, text: str) -> None:
+        """Print what others wrote: for Rich, too, it is no more than a text."""
+        self.console.out(printable(text), highlight=False)

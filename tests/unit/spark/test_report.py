@@ -155,6 +155,17 @@ def test_l2_the_terminal_shows_names_as_they_are(job: str) -> None:
     assert "<script>" in shown.get()
 
 
+def test_l2_the_terminal_gets_nothing_that_steers_it() -> None:
+    console = Console(width=250, file=io.StringIO())
+    console.print(terminal.rows_table("Letters", [{"reason": "a\x1b[2Jb"}]))
+    outages = [row | {"path": "a\x1b[2Jb"} for row in TABLES["failovers"]["outages"]]
+    console.print(terminal.timeline(outages, 80))
+    assert isinstance(console.file, io.StringIO)
+    shown = console.file.getvalue()
+    assert "\x1b" not in shown
+    assert shown.count("a\ufffd[2Jb") >= 2
+
+
 def test_l2_the_verdict_is_in_words_and_colour() -> None:
     assert "verdict bad" in pages.render("audit", TABLES["audit"], NOON)
     clean = {"verdict": [{"verdict": "clean", "violations": 0}]}

@@ -11,6 +11,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from twinbus.forms.plain import printable
 from twinbus.spark.report import charts, pages
 from twinbus.spark.report.page import Row, text, total
 
@@ -52,7 +53,7 @@ def rows_table(title: str, rows: Sequence[Row], columns: Sequence[str] | None = 
         side: Literal["left", "right"] = "right" if numeric else "left"
         table.add_column(name.replace("_", " "), justify=side, overflow="fold")
     for row in rows[:ROWS_MAX]:
-        table.add_row(*(Text(text(row.get(name))) for name in shown))
+        table.add_row(*(Text(printable(text(row.get(name)))) for name in shown))
     if total(rows) > ROWS_MAX:
         table.caption = f"and {total(rows) - ROWS_MAX:,} more"
     return table
@@ -70,7 +71,7 @@ def timeline(outages: Sequence[Row], width: int) -> Text:
     per_block = (last - first) / wide or 1.0
     drawn = Text()
     for lane in lanes:
-        drawn.append(f"{lane.name[:name_width]:<{name_width}}  ")
+        drawn.append(f"{printable(lane.name)[:name_width]:<{name_width}}  ")
         for block in range(wide):
             start, end = first + block * per_block, first + (block + 1) * per_block
             step = _step_between(lane.spans, start, end)
