@@ -11,6 +11,8 @@ import pytest
 from tests.browser.plain_http import Http
 from tests.browser.stage import LISTENER_KEY, SENDER_KEY, Stage
 from tests.support.broker import KEY, KEY_NAME, Broker
+from twinbus.amqp.codec import encode_map
+from twinbus.client import Client
 
 READS = (
     "session", "entities", "entity", "messages", "message", "body", "search", "timeline",
@@ -221,6 +223,30 @@ def test_what_a_message_says_is_not_logged(broker: Broker, http: Http, stage: St
     log = broker.log
     assert answer.json["tracking_id"] in log
     assert "4111" not in log
+
+
+def test_a_message_that_cannot_be_read_is_shown_all_the_same(
+    broker: Broker, http: Http, stage: Stage
+) -> None:
+    """The broker does not look into bodies and properties."""
+    queue = stage.queue()
+    text_as_data = b"\x00\x53\x75\xa1\x01x"
+    latin = b"\x00\x53\x74" + encode_map([("city", b"\xa1\x04K\xf6ln")])
+    half = b"\x73\x00\x00\xd8\x3d"
+    halves = b"\x00\x53\x74" + encode_map([("c", half)]) + b"\x00\x53\x77" + half
+    odd = [text_as_data, latin + b"\x00\x53\x75\xa0\x01x", halves]
+    with Client.connect(broker.connection_string) as client, client.sender(queue) as sender:
+        sender.send(odd)
+        sender.flush()
+    http.sign_in()
+    listed = http.get("messages", entity=queue, state="active")
+    assert listed.status == 200, listed.body
+    assert len(listed.json["messages"]) == len(odd)
+    for number in range(1, len(odd) + 1):
+        answer = http.get("message", entity=queue, seq=number, state="active")
+        assert answer.status == 200, answer.body
+        # Of a character that programs with 16 bits for one send as two, each half can be shown.
+        assert ("unreadable" in answer.json) == (number < len(odd))
 
 
 def test_what_is_told_of_the_whole_broker_takes_rights_in_all_of_it(

@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from twinbus.amqp import codec
+from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.types import Symbol, Timestamp, UByte, UInt
 from twinbus.core.units import duration_from_iso, duration_to_iso
 from twinbus.forms import values
+from twinbus.forms.plain import printable
 from twinbus.forms.values import Json
 
 _HEADER, _DELIVERY, _ANNOTATIONS, _PROPERTIES, _APPLICATION = 0x70, 0x71, 0x72, 0x73, 0x74
@@ -86,7 +88,7 @@ class Encoded(NamedTuple):
 
 
 def to_json(payload: bytes) -> dict[str, Json]:
-    """Show an encoded message; leaves out what is not set."""
+    """Show an encoded message; leaves out what is not set. DecodeError: it cannot be shown."""
     sections, bodies = _split(payload)
     shown: dict[str, Json] = {}
     annotations: dict[object, object] = _mapping(sections.get(_ANNOTATIONS))
@@ -177,9 +179,14 @@ def dead_letter_reason(shown: Mapping[str, Json]) -> str | None:
 
 
 def one_line(shown: Mapping[str, Json]) -> str:
-    """A message for people: number, time, state, some properties, its body's beginning."""
-    parts = [str(shown.get("sequence_number", "")), str(shown.get("enqueued_time_utc", ""))]
-    parts.append(str(shown.get("state", "active")))
+    """A message for people: number, time, state, some properties, its body's beginning.
+
+    Of one that cannot be read: its number, and why (`unreadable`).
+    """
+    number = str(shown.get("sequence_number", ""))
+    if "unreadable" in shown:
+        return printable(f"{number}  cannot be read: {shown['unreadable']}")
+    parts = [number, str(shown.get("enqueued_time_utc", "")), str(shown.get("state", "active"))]
     parts += [f"{name}={shown[name]}" for name in _IN_ONE_LINE if shown.get(name) is not None]
     reason = dead_letter_reason(shown)
     if reason is not None:
@@ -188,7 +195,7 @@ def one_line(shown: Mapping[str, Json]) -> str:
     text = " ".join((body if isinstance(body, str) else json.dumps(body)).split())
     if len(text) > _BODY_CHARS_MAX:
         text = text[: _BODY_CHARS_MAX - 1] + "…"
-    return "  ".join([*parts, text])
+    return printable("  ".join([*parts, text]))
 
 
 # --- showing --------------------------------------------------------------------------
@@ -201,11 +208,17 @@ def _split(payload: bytes) -> tuple[dict[int, object], list[tuple[int, object]]]
     while position < len(payload):
         code, at = codec.decode(payload, position + 1)
         value, position = codec.decode(payload, at)
-        assert isinstance(code, int)
-        if code in (_DATA, _SEQUENCE, _VALUE):
-            bodies.append((int(code), value))
-        else:
+        if not isinstance(code, int):
+            raise DecodeError("a section whose name is no number", at)
+        if code not in (_DATA, _SEQUENCE, _VALUE):
             sections[int(code)] = value
+            continue
+        # Brokers need not look into bodies; what has no form here must not get lost unseen.
+        if code == _DATA and not isinstance(value, bytes):
+            raise DecodeError("a data section that is not binary", at)
+        if bodies and (code == _VALUE or code != bodies[0][0]):
+            raise DecodeError("a body of sections that do not go together", at)
+        bodies.append((int(code), value))
     return sections, bodies
 
 

@@ -71,7 +71,17 @@ def _inside(value: object) -> Json:
         return value
     if isinstance(value, int):
         return int(value)
+    if isinstance(value, Char) and _is_half(value):
+        return ord(value)
     return str(value)
+
+
+def _is_half(value: str) -> bool:
+    """Whether it is one of the two numbers that UTF-16 makes of a character.
+
+    Programs whose characters have 16 bits send it, and it is no text that could be written.
+    """
+    return "\ud800" <= value <= "\udfff"
 
 
 def _odd_number(value: float) -> str:
@@ -149,6 +159,14 @@ def _read_text(kind: Callable[[str], object]) -> Callable[[Json], object]:
     return read
 
 
+def _read_char(given: Json) -> Char:
+    if type(given) is int:
+        return Char(chr(given))
+    if not isinstance(given, str):
+        raise TypeError("not a character")
+    return Char(given)
+
+
 def _read_boolean(given: Json) -> bool:
     if not isinstance(given, bool):
         raise TypeError("not true or false")
@@ -179,7 +197,8 @@ def _read_map(given: Json) -> dict[object, object]:
 _READERS: dict[str, Callable[[Json], object]] = {
     **{TYPE_NAMES[kind]: _read_number(kind) for kind in WHOLE_NUMBERS},
     **{TYPE_NAMES[kind]: _read_bytes(kind) for kind in (bytes, *DECIMALS)},
-    **{TYPE_NAMES[kind]: _read_text(kind) for kind in (str, Symbol, Char, UUID)},
+    **{TYPE_NAMES[kind]: _read_text(kind) for kind in (str, Symbol, UUID)},
+    "char": _read_char,
     "boolean": _read_boolean,
     "double": _read_double,
     "float": Float32,

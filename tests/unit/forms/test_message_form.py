@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twinbus.amqp import codec
+from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.types import (
     ARRAY_OF_LONG,
     AmqpArray,
@@ -41,7 +42,8 @@ SCALARS = st.one_of(
     st.floats(),
     st.floats(width=32, allow_nan=False).map(Float32),
     st.text(st.characters(max_codepoint=127)).map(Symbol),
-    st.characters(exclude_categories=["Cs"]).map(Char),
+    st.characters(exclude_categories=[]).map(Char),
+    st.just(Char("\ud83d")),
     whole(int, 64, signed=True),
     whole(Timestamp, 64, signed=True),
     whole(Int, 32, signed=True),
@@ -64,7 +66,7 @@ VALUES = st.recursive(
 @given(VALUES)
 def test_every_value_comes_back_as_the_bytes_it_was(value: object) -> None:
     """Through text, as in a file: the encoding, which shows the type, is the same."""
-    text = json.dumps(values.to_json(value))
+    text = json.dumps(values.to_json(value), ensure_ascii=False).encode()
     assert codec.encode(values.from_json(json.loads(text))) == codec.encode(value)
 
 
@@ -91,6 +93,8 @@ def test_compound_values_come_back(value: object) -> None:
         ({"int": "1"}, "this is no int"),
         ({"array": []}, "this is no array"),
         ({"boolean": 1}, "this is no boolean"),
+        ({"char": 0x110000}, "range"),
+        ({"char": None}, "this is no char"),
     ],
 )
 def test_what_is_no_value_is_told(given: object, told: str) -> None:
@@ -146,3 +150,31 @@ def test_one_line_is_one_line() -> None:
     assert "\n" not in line
     assert line.endswith("…")
     assert "reason=because" in line
+
+
+def test_one_line_has_nothing_that_steers_a_terminal() -> None:
+    shown = {"sequence_number": 1, "session_id": "s\x1b[2J", "body": "b",
+             "application_properties": {"DeadLetterReason": "r\r\x9bm"}}  # fmt: skip
+    assert message_form.one_line(shown).isprintable()
+    odd = {"sequence_number": 1, "unreadable": "why\n"}
+    assert message_form.one_line(odd) == "1  cannot be read: why "
+
+
+TEXT, VALUE = b"\x00\x53\x75\xa0\x01x", b"\x00\x53\x77\xa1\x01x"
+
+
+@pytest.mark.parametrize(
+    ("payload", "told"),
+    [
+        (b"\x00\x53\x75\xa1\x01x", "not binary"),
+        (TEXT + VALUE, "do not go together"),
+        (VALUE + TEXT, "do not go together"),
+        (VALUE + VALUE, "do not go together"),
+        (b"\x00\x40" + TEXT[3:], "no number"),
+        (b"\x00\x53\x77\xa1\x01\xff", "bad value"),
+    ],
+    ids=["text as data", "data, value", "value, data", "two values", "no name", "no text"],
+)
+def test_what_has_no_form_is_told_and_not_lost_in_part(payload: bytes, told: str) -> None:
+    with pytest.raises(DecodeError, match=told):
+        message_form.to_json(payload)

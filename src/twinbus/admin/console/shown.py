@@ -173,5 +173,6 @@ def _value(value: object) -> bytes:
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):
-        return value.encode()
+        # Half a character (see `values`) is no text.
+        return value.encode(errors="replace")
     return json.dumps(values.to_json(value), ensure_ascii=False).encode()
