@@ -21,7 +21,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
 
 @pytest.fixture(scope="session")
 def pool() -> QueuePool:
-    return QueuePool(each=20)
+    return QueuePool(each=30)
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 from tests.cli.command_line import CommandLine
+from twinbus.cli.settings import QUEUE_CREATE
 
 
 def test_a_queue_is_made_shown_listed_changed_and_removed(run: CommandLine) -> None:
@@ -25,6 +26,11 @@ def test_a_queue_is_made_shown_listed_changed_and_removed(run: CommandLine) -> N
     gone = run("queue", "show", "made", code=3)
     assert gone.err.startswith("twinbus: The messaging entity")
     assert gone.err.count("\n") == 1
+
+
+def test_an_entity_is_called_by_the_name_it_has(run: CommandLine) -> None:
+    assert run("queue", "create", "/slashed/").out == "Queue slashed was made.\n"
+    assert run("queue", "delete", "/slashed", "--yes").out == "Queue slashed was removed.\n"
 
 
 def test_a_topic_with_a_subscription_and_rules(run: CommandLine) -> None:
@@ -80,9 +86,20 @@ def test_what_goes_wrong_is_one_line_and_a_code(run: CommandLine, queue: str) ->
 def test_help_names_every_command(run: CommandLine) -> None:
     told = run("--help").out
     for name in ("serve", "queue", "topic", "subscription", "rule", "send", "receive", "peek",
-                 "dead-letter", "export", "import", "syphon", "doctor"):  # fmt: skip
+                 "dead-letter", "purge", "undefer", "export", "import", "syphon",
+                 "doctor"):  # fmt: skip
         assert f" {name} " in told
     assert "Exit codes" in told
+
+
+def test_help_cuts_no_option_off(run: CommandLine) -> None:
+    """On a terminal of the usual width."""
+    run.environment["COLUMNS"] = "80"
+    told = run("queue", "create", "--help").out
+    for setting in QUEUE_CREATE:
+        assert setting.option in told
+        if setting.kind is bool:
+            assert setting.option.replace("--", "--no-", 1) in told
 
 
 def test_it_starts_as_users_start_it(run: CommandLine) -> None:

@@ -202,10 +202,11 @@ def test_a_syphon_that_could_never_work(run: CommandLine, tmp_path: Path) -> Non
 
 def test_doctor_takes_a_wrong_connection_for_a_fault(run: CommandLine, tmp_path: Path) -> None:
     data = ("--data-dir", str(tmp_path / "data"), "--json")
-    ports = ("--amqp-port", "0", "--amqps-port", "0", "--admin-port", "0")
+    ports = ("--amqp-port", "0", "--amqps-port", "off", "--admin-port", "OFF")
     for option, value in (("--connection", "foo"), ("--admin-endpoint", "local host")):
         found = run("doctor", *data, *ports, option, value, code=FAILURE).json
         assert [one["check"] for one in found if one["level"] == "fault"] == ["connection"]
+        assert not [one for one in found if "port" in one["check"]]
     assert "--amqp-port" in run("doctor", *data, "--amqp-port", "99999", code=USAGE).err
 
 
@@ -247,6 +248,20 @@ def test_an_export_to_where_no_file_can_be(run: CommandLine, queue: str, tmp_pat
     line = told(run, "export", queue, str(tmp_path / "none" / "file"), code=NOT_FOUND)
     assert f"there is no directory {tmp_path / 'none'}" in line
     assert "is a directory" in told(run, "export", queue, "", code=USAGE)
+
+
+def test_a_topic_has_no_messages_of_its_own(run: CommandLine) -> None:
+    run("topic", "create", "all-of-it")
+    for arguments in (
+        ("dead-letter", "list", "all-of-it"),
+        ("dead-letter", "resubmit", "all-of-it"),
+        ("dead-letter", "purge", "all-of-it", "--yes"),
+        ("purge", "all-of-it", "--yes"),
+        ("undefer", "all-of-it"),
+        ("peek", "all-of-it", "--state", "locked"),
+    ):
+        assert "'all-of-it' is a topic" in told(run, *arguments, code=FAILURE)
+    assert run("peek", "all-of-it").out == "", "it may have scheduled ones to show"
 
 
 # --- capture --------------------------------------------------------------------------

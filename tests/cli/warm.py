@@ -17,7 +17,6 @@ import azure.servicebus.management
 import pydantic
 import rich.progress
 import rich.table
-import typer.rich_utils
 
 import twinbus.cli.examination
 import twinbus.pairing
@@ -26,7 +25,7 @@ from twinbus.cli.main import main
 
 # What commands load when they come to need it, for their work or to read their arguments (typer
 # does that with pydantic, whose parts are loaded when they are named).
-LOADED = (azure.servicebus.management, pydantic.TypeAdapter, rich, typer.rich_utils, twinbus)
+LOADED = (azure.servicebus.management, pydantic.TypeAdapter, rich, twinbus)
 
 
 def run(order: dict[str, Any]) -> None:

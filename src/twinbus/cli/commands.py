@@ -22,10 +22,13 @@ F = TypeVar("F", bound=Callable[..., None])
 
 
 def named(text: str) -> str:
-    """Refuse an empty name: it would mean the namespace itself."""
+    """A name without the slashes around it, which brokers leave out.
+
+    An empty one is refused: it would mean the namespace itself.
+    """
     if not text.strip("/ "):
         raise typer.BadParameter("a name is needed, and this is none")
-    return text
+    return text.strip("/")
 
 
 def named_within(text: str) -> str:
@@ -188,6 +191,17 @@ def _chosen(settings: tuple[Setting, ...]) -> Shared:
         return {setting.name: value for setting, value in given}
 
     return Shared({setting.name: (setting.annotation, None) for setting in settings}, chosen)
+
+
+def port(text: str, option: str, nought: str) -> int | None:
+    """A port's number; None when it is switched off. What 0 means is said by `nought`."""
+    if text.lower() == "off":
+        return None
+    if not text.isdecimal() or not text.isascii() or int(text) > 65535:
+        raise typer.BadParameter(
+            f"'{text}' is no port: use 1 to 65535, {nought}, or 'off'", param_hint=option
+        )
+    return int(text)
 
 
 def duration_ms(option: str, text: str) -> int:

@@ -10,7 +10,6 @@ letter is completed it would be nowhere.
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,18 +17,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from twinbus.cli.commands import Entity, Yes, command
-from twinbus.cli.node import Node, shown_if_readable
+from twinbus.cli.node import Node
 from twinbus.cli.outbox import Outbox
 from twinbus.cli.printer import Printer, confirm
+from twinbus.cli.purge import throw_away
 from twinbus.cli.receive import received
 from twinbus.cli.remote import BRISK, Remote
 from twinbus.core import limits, names
-from twinbus.forms.message_form import (
-    Encoded,
-    dead_letter_reason,
-    from_json,
-    one_line,
-)
+from twinbus.forms.message_form import Encoded, dead_letter_reason, from_json, one_line
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusClient, ServiceBusReceivedMessage
@@ -42,8 +37,6 @@ _WAIT_S = 5.0
 _AT_ONCE = 5
 _RESUBMITTED = "-resubmitted-"
 _DEATH = ("DeadLetterReason", "DeadLetterErrorDescription")
-# The broker's clock may be ahead of this machine's.
-_AHEAD_MS = 86_400_000
 
 
 @command(app, "list")
@@ -77,22 +70,15 @@ def resubmit(
                 " ids, and then completed; if stopped in between, one may be there twice. Go on?",
                 yes,
             )
-        total = 0
-        try:
-            with printer.progress(f"Resubmitting from {path}") as advance:
-                moves = _move(node, wanted) if atomic else send_again(client, path, target, wanted)
-                for count in moves:
-                    total += count
-                    advance(count)
-        except BaseException:
-            if total:
-                _tell(printer, path, total, atomic)
-            raise
-    _tell(printer, path, total, atomic)
 
+        def tell(count: int) -> None:
+            found = {"resubmitted": count, "atomic": atomic}
+            printer.result(found, f"{count} resubmitted from {path}.")
 
-def _tell(printer: Printer, path: str, count: int, atomic: bool) -> None:
-    printer.result({"resubmitted": count, "atomic": atomic}, f"{count} resubmitted from {path}.")
+        with printer.counted(f"Resubmitting from {path}", tell) as advance:
+            moves = _move(node, wanted) if atomic else send_again(client, path, target, wanted)
+            for count in moves:
+                advance(count)
 
 
 @command(app, "purge")
@@ -100,14 +86,8 @@ def purge(remote: Remote, printer: Printer, entity: Entity, yes: Yes = False) ->
     """Throw all dead letters of an entity away."""
     path = _dead_letter_path(entity)
     confirm(f"Throw away all messages in {path}?", yes)
-    before_ms = time.time_ns() // 1_000_000 + _AHEAD_MS
-    total = 0
-    with remote.client() as client, printer.progress(f"Purging {path}") as advance:
-        node = Node(client, path)
-        while count := node.delete(before_ms):
-            total += count
-            advance(count)
-    printer.result({"purged": total}, f"{total} purged from {path}.")
+    with remote.client() as client:
+        throw_away(printer, path, Node(client, path).delete)
 
 
 class Wanted:
@@ -125,7 +105,7 @@ class Wanted:
 
 def _move(node: Node, wanted: Wanted) -> Iterator[int]:
     """Let the broker move dead letters back; gives how many, page by page."""
-    for page in node.browse(bodies=False, even_unreadable=True):
+    for page in node.browse(bodies=False):
         chosen = [shown["sequence_number"] for shown in page if wanted(shown)]
         left = len(chosen)
         # Large ones go some at a time.
@@ -150,8 +130,7 @@ def send_again(
         client.get_queue_sender(target, **BRISK) as sender,
     ):
         outbox = Outbox(sender)
-        for message, payload in received(receiver, None, wait_s, _AT_ONCE):
-            shown = shown_if_readable(payload)
+        for message, shown in received(receiver, None, wait_s, _AT_ONCE):
             number = shown["sequence_number"]
             if number not in sent and number not in passed_over:
                 seen_again.clear()
@@ -161,7 +140,7 @@ def send_again(
             else:
                 seen_again.add(number)
             # One that cannot be read cannot be sent: it stays.
-            if "body" not in shown or not wanted(shown):
+            if "unreadable" in shown or not wanted(shown):
                 passed_over[number] = message
                 continue
             if number not in sent:

@@ -6,12 +6,14 @@ from typing import Annotated
 
 import typer
 
-from twinbus.cli.commands import Json
+from twinbus.cli.commands import Json, port
 from twinbus.cli.failures import FAILURE
 from twinbus.cli.printer import Printer
 from twinbus.cli.remote import ADMIN_VARIABLE, CA_VARIABLE, CONNECTION_VARIABLE, Remote
 
-Port = Annotated[int, typer.Option(min=0, max=65535, help="0: not to be checked.")]
+Port = Annotated[str, typer.Option(help="0 or 'off': not to be checked.")]
+
+_UNCHECKED = "0 for one that is not to be checked"
 
 
 def doctor(
@@ -21,9 +23,9 @@ def doctor(
         Path | None, typer.Option("--capture", help="Where it captures to.", metavar="DIR")
     ] = None,
     host: Annotated[str, typer.Option(help="The address it listens on.")] = "127.0.0.1",
-    amqp_port: Port = 5672,
-    amqps_port: Port = 5671,
-    admin_port: Port = 5300,
+    amqp_port: Port = "5672",
+    amqps_port: Port = "5671",
+    admin_port: Port = "5300",
     connection: Annotated[
         str | None,
         typer.Option(envvar=CONNECTION_VARIABLE, help="Also try to reach this namespace."),
@@ -43,12 +45,13 @@ def doctor(
     # What it needs takes a while to load, and no other command needs it.
     from twinbus.cli.examination import FAULT, Installation, examine, print_findings
 
-    ports = {"amqp": amqp_port, "amqps": amqps_port, "admin": admin_port}
+    given = {"amqp": amqp_port, "amqps": amqps_port, "admin": admin_port}
+    ports = {name: port(text, f"--{name}-port", _UNCHECKED) for name, text in given.items()}
     remote = None if connection is None else Remote(connection, admin_endpoint, ca)
     found = examine(
         Installation(data_dir, config, capture_dir),
         host,
-        {name: port for name, port in ports.items() if port},
+        {name: number for name, number in ports.items() if number},
         remote,
     )
     if json_output:

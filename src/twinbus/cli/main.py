@@ -12,6 +12,7 @@ from twinbus.cli import (
     doctor,
     pair,
     pipeline,
+    purge,
     queue,
     receive,
     reservations,
@@ -22,13 +23,18 @@ from twinbus.cli import (
     topic,
     transfer,
 )
+from twinbus.cli.commands import port
 from twinbus.cli.failures import CODES
+
+_ANY_FREE = "0 for any free one"
 
 app = typer.Typer(
     no_args_is_help=True,
     help="A message broker that speaks Azure Service Bus's protocols.",
     epilog=CODES,
     pretty_exceptions_show_locals=False,
+    # In Rich's boxes the names of long options are cut off.
+    rich_markup_mode=None,
 )
 app.add_typer(queue.app, name="queue")
 app.add_typer(topic.app, name="topic")
@@ -39,7 +45,7 @@ app.add_typer(reservations.app, name="reservations")
 app.add_typer(capture.app, name="capture")
 app.add_typer(pair.app, name="pair")
 app.add_typer(pipeline.app, name="pipeline")
-for single in (send.app, receive.app, transfer.app):
+for single in (send.app, receive.app, purge.app, transfer.app):
     app.registered_commands += single.registered_commands
 app.command()(syphon.syphon)
 app.command()(doctor.doctor)
@@ -95,26 +101,15 @@ def serve(
         Options(
             data_dir=data_dir,
             host=host,
-            amqp_port=_port(amqp_port, "--amqp-port"),
-            amqps_port=_port(amqps_port, "--amqps-port"),
-            admin_port=_port(admin_port, "--admin-port"),
+            amqp_port=port(amqp_port, "--amqp-port", _ANY_FREE),
+            amqps_port=port(amqps_port, "--amqps-port", _ANY_FREE),
+            admin_port=port(admin_port, "--admin-port", _ANY_FREE),
             config=config,
             capture=capture_dir,
             json_output=json_output,
             development=development,
         )
     )
-
-
-def _port(text: str, option: str) -> int | None:
-    """A port's number; None when it is switched off."""
-    if text.lower() == "off":
-        return None
-    if not text.isdecimal() or not text.isascii() or int(text) > 65535:
-        raise typer.BadParameter(
-            f"'{text}' is no port: use 1 to 65535, 0 for any free one, or 'off'", param_hint=option
-        )
-    return int(text)
 
 
 def main() -> None:

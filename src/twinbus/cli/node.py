@@ -7,6 +7,7 @@ as they are, messages as their bytes, because the SDK's decoder forgets types.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +22,12 @@ if TYPE_CHECKING:
 _PAGE = 250
 # Azure's limit.
 _DELETED_AT_ONCE = 4_000
+# The broker's clock may be ahead of this machine's.
+_AHEAD_MS = 86_400_000
 # What a broker answers to an operation that it does not know.
 _UNKNOWN_OPERATION = (400, 405, 501)
+# And what this broker says of one that it knows, where there is nothing to receive.
+_IS_A_TOPIC = "is a topic:"
 _NO_CONTENT = (202, 204)
 
 
@@ -56,11 +61,14 @@ class Node:
         return {_text(key): found for key, found in (value or {}).items()}
 
     def is_twinbus(self) -> bool:
-        """Tell whether the other end knows this broker's own operations; changes nothing."""
+        """Tell whether the other end knows this broker's own operations; changes nothing.
+
+        Its refusal is raised if it does and this is a topic.
+        """
         try:
             self.request("twinbus:undefer", {"sequence-numbers": []})
         except Refusal as refusal:
-            if refusal.status in _UNKNOWN_OPERATION:
+            if refusal.status in _UNKNOWN_OPERATION and _IS_A_TOPIC not in str(refusal):
                 return False
             raise
         return True
@@ -89,15 +97,14 @@ class Node:
         return [entry[b"message"] for entry in answer.get("messages", [])]
 
     def browse(
-        self, from_sequence_number: int = 1, *, even_unreadable: bool = False, **options: Any
+        self, from_sequence_number: int = 1, **options: Any
     ) -> Iterator[list[dict[str, Any]]]:
         """Page by page to the end, each message as its JSON form; options as for `peek`.
 
-        Of one that cannot be read there may be no more than its number, if that is enough.
+        Of one that cannot be read there is its number, and why under `unreadable`.
         """
-        show = shown_if_readable if even_unreadable else _shown
         while page := self.peek(from_sequence_number, **options):
-            yield [show(payload) for payload in page]
+            yield [shown_if_readable(payload) for payload in page]
             from_sequence_number = sequence_number(page[-1]) + 1
 
     def resubmit(self, sequence_numbers: Sequence[int]) -> int:
@@ -108,8 +115,31 @@ class Node:
         numbers = [_typed("LONG", number) for number in sequence_numbers]
         return int(self.request("twinbus:resubmit", {"sequence-numbers": numbers})["message-count"])
 
-    def delete(self, before_ms: int) -> int:
-        """Remove some messages that came before a time; gives how many, 0 at the end."""
+    def purge(self, state: str) -> int:
+        """Remove some messages in a state; gives how many, 0 at the end (this broker only)."""
+        return int(self.request("twinbus:purge", {"state": state})["message-count"])
+
+    def undefer(self, sequence_numbers: Sequence[int]) -> int:
+        """Make deferred messages active again, in their old places (this broker only).
+
+        Gives how many; those that somebody has locked or settled meanwhile are passed over.
+        """
+        numbers = [_typed("LONG", number) for number in sequence_numbers]
+        try:
+            self.request("twinbus:undefer", {"sequence-numbers": numbers})
+        except Refusal as refusal:
+            # It takes all of them or none, and one is not deferred any more.
+            if refusal.code != NOT_FOUND:
+                raise
+            if len(numbers) == 1:
+                return 0
+            middle = len(numbers) // 2
+            return self.undefer(sequence_numbers[:middle]) + self.undefer(sequence_numbers[middle:])
+        return len(numbers)
+
+    def delete(self) -> int:
+        """Remove some active messages, on any Service Bus; gives how many, 0 at the end."""
+        before_ms = time.time_ns() // 1_000_000 + _AHEAD_MS
         body = {
             "message-count": _typed("INT", _DELETED_AT_ONCE),
             "enqueued-time-utc": _typed("TIMESTAMP", before_ms),
@@ -120,22 +150,12 @@ class Node:
 
 
 def shown_if_readable(payload: bytes) -> dict[str, Any]:
-    """A message's JSON form; if it cannot be read, nothing but its number."""
-    try:
-        return to_json(payload)
-    except DecodeError:
-        return {"sequence_number": sequence_number(payload)}
-
-
-def _shown(payload: bytes) -> dict[str, Any]:
+    """A message's JSON form; if it cannot be read, nothing but its number and why."""
     try:
         return to_json(payload)
     except DecodeError as error:
         # Brokers take in what they need not read, such as a text that is no UTF-8.
-        number = sequence_number(payload)
-        raise CommandError(
-            f"the message with sequence number {number} cannot be read: {error}"
-        ) from error
+        return {"sequence_number": sequence_number(payload), "unreadable": str(error)}
 
 
 def _typed(kind: str, value: Any) -> dict[str, Any]:

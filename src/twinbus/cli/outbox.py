@@ -1,12 +1,13 @@
 """Sends encoded messages in batches, as they are.
 
 Encoded messages go in one by one; a batch goes out when it is full, or when the next message
-may not share it. Whatever was put in before an error may have been sent or not; what `sent`
-counts has been accepted.
+may not share it. Whatever was put in before an error may have been sent or not; what is given
+as sent has been accepted.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from twinbus.forms.message_form import Encoded
@@ -24,7 +25,12 @@ class Outbox:
         self._sender = sender
         self._waiting: list[Encoded] = []
         self._bytes = 0
-        self.sent = 0
+
+    def send_all(self, messages: Iterable[Encoded], advance: Callable[[int], None]) -> None:
+        """Send messages to the last one; `advance` is told whenever some have been accepted."""
+        for message in messages:
+            advance(self.put(message))
+        advance(self.flush())
 
     def put(self, message: Encoded) -> int:
         """Take a message; gives how many were sent meanwhile."""
@@ -47,7 +53,6 @@ class Outbox:
             fill_raw(batch, message.payload, message.session_id, message.partition_key)
         self._sender.send_messages(batch)
         count = len(self._waiting)
-        self.sent += count
         self._waiting, self._bytes = [], 0
         return count
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,10 +11,10 @@ import typer
 
 from twinbus.cli.commands import Entity, command
 from twinbus.cli.failures import USAGE, CommandError
-from twinbus.cli.node import Node
+from twinbus.cli.node import Node, shown_if_readable
 from twinbus.cli.printer import Printer
 from twinbus.cli.remote import Remote
-from twinbus.forms.message_form import one_line, to_json
+from twinbus.forms.message_form import one_line
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusReceivedMessage, ServiceBusReceiver
@@ -53,7 +53,10 @@ def receive(
     wait: Wait = 5.0, settle: Settle = Settling.COMPLETE, session: Session = None,
     next_session: NextSession = False,
 ) -> None:  # fmt: skip
-    """Receive messages, print them, then settle them."""
+    """Receive messages, print them, then settle them.
+
+    One that cannot be read is never completed: it stays, is named, and the exit code is 1.
+    """
     if session is not None and next_session:
         raise CommandError("--session goes without --next-session", USAGE)
     with remote.client() as client:
@@ -62,25 +65,40 @@ def receive(
         chosen: Any = NEXT_AVAILABLE_SESSION if next_session else session
         receiver = client.get_queue_receiver(entity, session_id=chosen, max_wait_time=wait)
         count_received = 0
+        unreadable = []
         held = {}
+
+        def stays(shown: dict[str, Any]) -> bool:
+            # Once completed, nobody could ever see what it was.
+            return "unreadable" in shown and settle is Settling.COMPLETE
+
         with receiver:
-            for message, payload in received(receiver, None if everything else count, wait):
-                shown = to_json(payload)
+            wanted = None if everything else count
+            for message, shown in received(receiver, wanted, wait, passed_over=stays):
                 number = shown["sequence_number"]
                 if number in held:
                     # Its lock is over and it came again: everything has been seen.
                     break
-                printer.line(shown, one_line)
-                count_received += 1
+                if "unreadable" in shown:
+                    unreadable.append(str(number))
+                # Programs read what `import` takes, and nothing else.
+                if "unreadable" not in shown or not printer.json_output:
+                    printer.line(shown, one_line)
+                count_received += not stays(shown)
                 # What is given back at once would come again in the same run.
-                if settle is Settling.ABANDON:
+                if settle is Settling.ABANDON or stays(shown):
                     held[number] = message
                 else:
                     _settle(receiver, message, settle)
             for message in held.values():
-                receiver.abandon_message(message)
+                give_back(receiver, message)
     if not printer.json_output:
         printer.aside(f"{count_received} received from {entity}.")
+    if unreadable and settle is Settling.COMPLETE:
+        numbers = ", ".join(unreadable)
+        raise CommandError(f"left in {entity}, for they cannot be read: {numbers}")
+    if unreadable:
+        printer.aside(f"These cannot be read: {', '.join(unreadable)}.")
 
 
 @command(app, "peek")
@@ -107,20 +125,26 @@ def _peeked(
 ) -> Iterator[dict[str, Any]]:
     for page in node.browse(from_sequence_number, state=state and state.value, session_id=session):
         for shown in page:
-            # Azure takes no notice of the wanted state; there it is found out here.
-            if state in (None, State.LOCKED) or shown.get("state", "active") == state:
+            # Azure takes no notice of the wanted state; there it is found out here, if it can be.
+            if (
+                state in (None, State.LOCKED)
+                or "unreadable" in shown
+                or shown.get("state", "active") == state
+            ):
                 yield shown
 
 
 def received(
-    receiver: ServiceBusReceiver, count: int | None, wait_s: float, at_once: int = 50
-) -> Iterator[tuple[ServiceBusReceivedMessage, bytes]]:
-    """Messages with their bytes, until there were enough or none came in time.
+    receiver: ServiceBusReceiver,
+    count: int | None,
+    wait_s: float,
+    at_once: int = 50,
+    passed_over: Callable[[dict[str, Any]], bool] = lambda shown: False,
+) -> Iterator[tuple[ServiceBusReceivedMessage, dict[str, Any]]]:
+    """Messages with their JSON form, until there were enough or none came in time.
 
-    At most `at_once` are locked and wait for their turn.
+    At most `at_once` are locked and wait for their turn. What is `passed_over` does not count.
     """
-    from azure.servicebus.exceptions import MessageLockLostError
-
     from twinbus.pairing.sdk import PayloadTap
 
     tap = PayloadTap()
@@ -135,12 +159,20 @@ def received(
             payload = tap.take(message, receiver)
             if payload is None:
                 # It came over a link that the SDK opened by itself: let it come again.
-                # If its lock is over, it will by itself.
-                with suppress(MessageLockLostError):
-                    receiver.abandon_message(message)
+                give_back(receiver, message)
                 continue
-            yield message, payload
-            count = None if count is None else count - 1
+            shown = shown_if_readable(payload)
+            yield message, shown
+            if count is not None and not passed_over(shown):
+                count -= 1
+
+
+def give_back(receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage) -> None:
+    """Let a message be received again; if its lock is over, it is back in its queue already."""
+    from azure.servicebus.exceptions import MessageLockLostError
+
+    with suppress(MessageLockLostError):
+        receiver.abandon_message(message)
 
 
 def _settle(

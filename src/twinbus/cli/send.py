@@ -1,17 +1,16 @@
 """`twinbus send`: messages from arguments, files, JSON lines or standard input."""
 
-import json
 import sys
 from collections.abc import Iterator
-from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any
 
 import typer
 
 from twinbus.cli.commands import Entity, command, duration_ms
 from twinbus.cli.failures import USAGE, CommandError
+from twinbus.cli.lines import can_be_read_twice, encoded, read_lines
 from twinbus.cli.outbox import Outbox
 from twinbus.cli.printer import Printer
 from twinbus.cli.properties import property_value
@@ -19,7 +18,7 @@ from twinbus.cli.remote import BRISK, Remote
 from twinbus.core.ids import new_tracking_id
 from twinbus.core.units import ms_from_datetime, time_from_iso
 from twinbus.forms import values
-from twinbus.forms.message_form import Encoded, from_json
+from twinbus.forms.message_form import Encoded
 
 app = typer.Typer()
 
@@ -68,66 +67,50 @@ def send(
     }  # fmt: skip
     common = {name: value for name, value in common.items() if value is not None}
     properties = {name: values.to_json(value) for name, value in map(property_value, own or [])}
-    with remote.client() as client, client.get_queue_sender(entity, **BRISK) as sender:
-        outbox = Outbox(sender)
-        with printer.progress(f"Sending to {entity}") as advance:
-            for message in _messages(body or [], file or [], lines):
-                whole: dict[str, Any] = {**common, **message}
-                if properties:
-                    own_properties = message.get("application_properties") or {}
-                    whole["application_properties"] = {**properties, **own_properties}
-                advance(outbox.put(_encoded(whole)))
-            advance(outbox.flush())
-    printer.result({"sent": outbox.sent}, f"{outbox.sent} sent to {entity}.")
+
+    def whole(place: str, message: dict[str, Any]) -> Encoded:
+        filled: dict[str, Any] = {**common, **message}
+        if properties:
+            own_properties = message.get("application_properties") or {}
+            if not isinstance(own_properties, dict):
+                raise CommandError(f"{place}: to these properties --property can add nothing")
+            filled["application_properties"] = {**properties, **own_properties}
+        # As the SDKs do: a message without an id could never be told from its repetition.
+        filled.setdefault("message_id", new_tracking_id())
+        return encoded(filled, place)
+
+    if lines is not None and can_be_read_twice(lines):
+        # What was sent would be sent again when the file is mended and sent again.
+        for place, message in read_lines(lines):
+            whole(place, message)
+
+    def tell(count: int) -> None:
+        printer.result({"sent": count}, f"{count} sent to {entity}.")
+
+    with (
+        remote.client() as client,
+        client.get_queue_sender(entity, **BRISK) as sender,
+        printer.counted(f"Sending to {entity}", tell) as advance,
+    ):
+        messages = _messages(body or [], file or [], lines)
+        Outbox(sender).send_all((whole(place, message) for place, message in messages), advance)
 
 
-def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a JSON lines file; - is standard input."""
-    opened: Any = nullcontext(sys.stdin) if str(path) == "-" else path.open(encoding="utf-8")
-    with opened as file:
-        yield from _objects(file, path)
-
-
-def _objects(file: TextIO, path: Path) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(_lines(file, path), 1):
-        if not line.strip():
-            continue
-        try:
-            found = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise CommandError(f"{path}, line {number}: {error}") from error
-        if not isinstance(found, dict):
-            raise CommandError(f"{path}, line {number}: a message is an object")
-        yield found
-
-
-def _lines(file: TextIO, path: Path) -> Iterator[str]:
-    try:
-        yield from file
-    except UnicodeDecodeError as error:
-        raise CommandError(f"{path} is no text in UTF-8: {error}") from error
-
-
-def _messages(bodies: list[str], files: list[Path], lines: Path | None) -> Iterator[dict[str, Any]]:
-    for text in bodies:
-        yield _with_body(sys.stdin.buffer.read()) if text == "-" else {"body": text}
+def _messages(
+    bodies: list[str], files: list[Path], lines: Path | None
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What was given, and where."""
+    for number, text in enumerate(bodies, 1):
+        message = _with_body(sys.stdin.buffer.read()) if text == "-" else {"body": text}
+        yield f"BODY {number}", message
     for path in files:
-        yield _with_body(path.read_bytes())
+        yield str(path), _with_body(path.read_bytes())
     if lines is not None:
         yield from read_lines(lines)
 
 
 def _with_body(content: bytes) -> dict[str, Any]:
     return {"body": values.to_json(content)}
-
-
-def _encoded(message: dict[str, Any]) -> Encoded:
-    # As the SDKs do: a message without an id could never be told from its repetition.
-    message.setdefault("message_id", new_tracking_id())
-    try:
-        return from_json(message)
-    except (ValueError, RecursionError) as error:
-        raise CommandError(f"a message cannot be sent: {error}") from error
 
 
 def _life(text: str | None) -> str | None:

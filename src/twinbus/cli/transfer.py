@@ -16,12 +16,12 @@ import typer
 
 from twinbus.cli.commands import Entity, command
 from twinbus.cli.failures import NOT_FOUND, USAGE, CommandError
+from twinbus.cli.lines import can_be_read_twice, encoded, read_lines
 from twinbus.cli.node import Node
 from twinbus.cli.outbox import Outbox
 from twinbus.cli.printer import Printer
 from twinbus.cli.remote import BRISK, Remote
-from twinbus.cli.send import read_lines
-from twinbus.forms.message_form import Encoded, from_json
+from twinbus.forms.message_form import Encoded
 
 app = typer.Typer()
 
@@ -31,8 +31,12 @@ Source = Annotated[Path, typer.Argument(help="What to read; - is standard input.
 
 @command(app, "export")
 def export(remote: Remote, printer: Printer, entity: Entity, file: Target) -> None:
-    """Write all messages of an entity to a file of JSON lines; they stay where they are."""
+    """Write all messages of an entity to a file of JSON lines; they stay where they are.
+
+    Those that cannot be read are left out and named, and it exits with 1.
+    """
     count = 0
+    left_out: list[str] = []
     with (
         remote.client() as client,
         _whole_file(file) as out,
@@ -40,45 +44,40 @@ def export(remote: Remote, printer: Printer, entity: Entity, file: Target) -> No
     ):
         for page in Node(client, entity).browse():
             for shown in page:
+                if "unreadable" in shown:
+                    left_out.append(str(shown["sequence_number"]))
+                    continue
                 out.write(json.dumps(shown, ensure_ascii=False) + "\n")
-            count += len(page)
+                count += 1
             advance(len(page))
     if str(file) != "-":
         found = {"exported": count, "file": str(file)}
         printer.result(found, f"{count} messages of {entity} are in {file}.")
+    if left_out:
+        raise CommandError(f"left out, for they cannot be read: {', '.join(left_out)}")
 
 
 @command(app, "import")
 def import_(remote: Remote, printer: Printer, entity: Entity, file: Source) -> None:
     """Send all messages of a file that `export` wrote; of one that cannot be read, none."""
-    if str(file) != "-":
+    if can_be_read_twice(file):
         # What was sent would be sent again when the file is mended and imported again.
         for _ in _encoded(file):
             pass
-    with remote.client() as client, client.get_queue_sender(entity, **BRISK) as sender:
-        outbox = Outbox(sender)
-        try:
-            with printer.progress(f"Importing into {entity}") as advance:
-                for encoded in _encoded(file):
-                    advance(outbox.put(encoded))
-                advance(outbox.flush())
-        except BaseException:
-            if outbox.sent:
-                _tell(printer, entity, outbox.sent)
-            raise
-    _tell(printer, entity, outbox.sent)
+
+    def tell(count: int) -> None:
+        printer.result({"imported": count}, f"{count} messages imported into {entity}.")
+
+    with (
+        remote.client() as client,
+        client.get_queue_sender(entity, **BRISK) as sender,
+        printer.counted(f"Importing into {entity}", tell) as advance,
+    ):
+        Outbox(sender).send_all(_encoded(file), advance)
 
 
 def _encoded(file: Path) -> Iterator[Encoded]:
-    for number, message in enumerate(read_lines(file), 1):
-        try:
-            yield from_json(message)
-        except (ValueError, RecursionError) as error:
-            raise CommandError(f"{file}, message {number}: {error}") from error
-
-
-def _tell(printer: Printer, entity: str, count: int) -> None:
-    printer.result({"imported": count}, f"{count} messages imported into {entity}.")
+    return (encoded(message, place) for place, message in read_lines(file))
 
 
 @contextmanager

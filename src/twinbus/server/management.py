@@ -225,7 +225,10 @@ class Management:
     # --- looking ----------------------------------------------------------------------
 
     def _peek(self, body: Body) -> Body:
-        stream = self._entity.main if not isinstance(self._entity, Holder) else self._stream()
+        # A topic has scheduled messages to show, and no dead letters.
+        is_topic = not isinstance(self._entity, Holder)
+        at_main = self._address.stream == names.MAIN_STREAM
+        stream = self._entity.main if is_topic and at_main else self._stream()
         states = browsing.ALL_STATES
         if "state" in body:
             states = _known(browsing.STATES, body["state"])
