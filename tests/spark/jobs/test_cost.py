@@ -66,6 +66,32 @@ def test_idle_calls_are_predicted_by_p11_c3(spark: SparkSession, clean: Clean) -
     assert other[0].predicted == pytest.approx(other[0].seconds_seen / 60 * 2)
 
 
+def test_idle_calls_are_those_of_the_time_that_their_broker_was_captured_c1_c3(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """An hour of the secondary, in two captures, within ten days of the primary."""
+    roots = [tmp_path / name for name in ("first", "then", "primary")]
+    for number, root in enumerate(roots[:2]):
+        secondary = Capture("secondary")
+        for minute, queue in ((0, 0), (30, number)):
+            secondary.add(
+                "received_nothing", number * 7200 + minute * 60, stream=8, size=0, units=1,
+                entity=f"primary/x-servicebus-transfer/{queue}", consumer="syphon",
+            )  # fmt: skip
+        secondary.write(root)
+    primary = Capture("primary")
+    for day in (-5, 5):
+        primary.add("heartbeat", day * 86_400)
+    primary.write(roots[2])
+    tables = run("cost", read_capture(spark, *map(str, roots)))
+    (row,) = tables["idle"].collect()
+    assert (row.namespace, row.seconds_seen, row.predicted) == ("secondary", 3600, 40)
+    assert (row.measured, row.queues_seen) == (4, 2)
+    assert row.price == pytest.approx(4 * 0.8e-6)
+    # In all other tables it is one broker's.
+    assert [row.operations for row in tables["operations"].collect()] == [3, 1]
+
+
 @pytest.mark.slow
 def test_what_is_shown_of_many_clients_is_the_whole_sum_c1(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

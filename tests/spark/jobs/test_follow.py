@@ -133,6 +133,22 @@ def test_a_state_goes_on_with_its_own_captures_only_l2(spark: SparkSession, tmp_
     assert sent(two, tmp_path / "link", one / ".." / "one") == 8
 
 
+def test_a_state_of_another_version_is_refused_l2(spark: SparkSession, tmp_path: Path) -> None:
+    """What `cost` kept before it told brokers apart."""
+    root, out = tmp_path / "capture", tmp_path / "out"
+    capture = Capture()
+    capture.add("sent", 0, entity="orders", stream=4, size=1, units=1)
+    capture.write(root)
+    to_the_end(spark, "cost", root, out)
+    kept = spark.read.parquet(str(out / "state" / "0"))
+    kept.drop("node").write.parquet(str(tmp_path / "old"))
+    shutil.rmtree(out / "state" / "0")
+    (tmp_path / "old").rename(out / "state" / "0")
+    with pytest.raises(FollowError, match="another version of this job") as refused:
+        to_the_end(spark, "cost", root, out)
+    assert f"remove {out} to begin anew" in str(refused.value)
+
+
 def test_a_state_that_is_not_the_checkpoints_is_refused_l2(
     spark: SparkSession, clean: Clean, tmp_path: Path
 ) -> None:

@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from twinbus.capture.schema import OPERATIONS
-from twinbus.spark.jobs.capture_frames import day_of, keep
+from twinbus.spark.jobs.capture_frames import FILE, day_of, keep, node_of
 from twinbus.spark.tariff import Tariff, load_tariff
 
 # SPEC P11: one long poll of 15 minutes after the other, on each of 10 backlog queues.
@@ -35,16 +35,20 @@ def partial(rows: DataFrame) -> DataFrame:
     counted = rows.where(is_asked | ((F.col("op") == _HOME) & _is_backlog()))
     units = F.when(F.col("op") == _HOME, _units(F.col("size"))).otherwise(F.col("units"))
     named = counted.select(
-        "namespace", "entity", F.col("consumer").alias("client"), F.col("op").alias("kind"),
+        FILE, "namespace", "entity", F.col("consumer").alias("client"), F.col("op").alias("kind"),
         day_of(F.col("ts")).alias("day"), F.col("count").cast("long").alias("operations"),
         units.cast("long").alias("units"), F.col("size").alias("bytes"),
         F.col("ts").alias("first"), F.col("ts").alias("last"),
     )  # fmt: skip
-    return merge(named)
+    return _summed(named, FILE).withColumn("node", node_of(F.col(FILE))).drop(FILE)
 
 
 def merge(partials: DataFrame) -> DataFrame:
-    return partials.groupBy(*_KEYS).agg(
+    return _summed(partials, "node")
+
+
+def _summed(rows: DataFrame, origin: str) -> DataFrame:
+    return rows.groupBy(origin, *_KEYS).agg(
         F.sum("operations").alias("operations"),
         F.coalesce(F.sum("units"), F.lit(0)).alias("units"),
         F.coalesce(F.sum("bytes"), F.lit(0)).alias("bytes"),
@@ -67,8 +71,8 @@ def report(
     priced = priced.withColumn("currency", F.lit(tariff.currency))
     sums = [F.sum(name).alias(name) for name in ("operations", "units", "bytes", "price")]
     return {
-        "operations": priced.select(*_KEYS, "operations", "units", "bytes", "price", "currency")
-        .orderBy(*_KEYS),
+        "operations": priced.groupBy(*_KEYS, "currency").agg(*sums)
+        .select(*_KEYS, "operations", "units", "bytes", "price", "currency").orderBy(*_KEYS),
         "totals": priced.groupBy("kind", "currency").agg(*sums)
         .select("kind", "operations", "units", "bytes", "price", "currency").orderBy("kind"),
         "entities": priced.groupBy("namespace", "entity", "kind", "currency").agg(*sums)
@@ -140,28 +144,37 @@ def _syphoned(merged: DataFrame, tariff: Tariff) -> DataFrame:
 
 def _idle(merged: DataFrame, tariff: Tariff, queues: int, poll_seconds: float) -> DataFrame:
     """Receive calls that found nothing in backlog queues, by day, beside the number that
-    one idle syphon makes in the time that the capture saw of that day (C3)."""
-    days = merged.groupBy("day").agg(F.min("first").alias("first"), F.max("last").alias("last"))
-    seconds = F.unix_micros("last") - F.unix_micros("first")
-    seen = days.select("day", (seconds / 1_000_000).alias("seconds"))
-    # A day in the middle of a capture was seen whole.
-    edge = days.agg(F.min("day").alias("begin"), F.max("day").alias("end"))
-    inside = (F.col("day") > F.col("begin")) & (F.col("day") < F.col("end"))
-    seen = seen.crossJoin(edge).select(
-        "day", F.when(inside, float(_SECONDS_A_DAY)).otherwise(F.col("seconds")).alias("seconds")
+    one idle syphon makes in the time that the capture saw of that day (C3). That is the time of
+    the broker that has the queues: another may have been captured for longer."""
+    days = merged.groupBy("node", "day").agg(
+        F.min("first").alias("first"), F.max("last").alias("last")
     )
+    seconds = F.unix_micros("last") - F.unix_micros("first")
+    seen = days.select("node", "day", (seconds / 1_000_000).alias("seconds"))
+    # A day in the middle of a capture was seen whole.
+    edge = days.groupBy("node").agg(F.min("day").alias("begin"), F.max("day").alias("end"))
+    inside = (F.col("day") > F.col("begin")) & (F.col("day") < F.col("end"))
+    seen = seen.join(edge, "node").select(
+        "node", "day",
+        F.when(inside, float(_SECONDS_A_DAY)).otherwise(F.col("seconds")).alias("seconds"),
+    )  # fmt: skip
     is_idle = F.col("kind") == "received_nothing"
     found = (
         merged.where(_is_backlog())
-        .groupBy("day", "namespace")
+        .groupBy("node", "day", "namespace")
         .agg(
             F.sum(F.when(is_idle, F.col("operations")).otherwise(0)).alias("measured"),
             F.sum(F.when(is_idle, F.col("units")).otherwise(0)).alias("units"),
-            F.countDistinct("entity").alias("queues_seen"),
+            F.collect_set("entity").alias("entities"),
         )
     )
+    # A namespace whose capture began anew elsewhere was seen by two nodes, and is one row.
+    whole = found.join(seen, ["node", "day"]).groupBy("day", "namespace").agg(
+        *(F.sum(name).alias(name) for name in ("measured", "units", "seconds")),
+        F.size(F.array_distinct(F.flatten(F.collect_list("entities")))).alias("queues_seen"),
+    )  # fmt: skip
     predicted = F.col("seconds") / F.lit(float(poll_seconds)) * F.lit(queues)
-    return found.join(seen, "day").select(
+    return whole.select(
         "day", "namespace", "queues_seen", F.lit(queues).alias("queues"),
         F.lit(float(poll_seconds)).alias("poll_seconds"), F.col("seconds").alias("seconds_seen"),
         predicted.alias("predicted"), "measured",

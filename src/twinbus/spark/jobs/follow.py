@@ -46,9 +46,11 @@ def follow(
     """Start following captures under `roots`. `out` gets `state`, `checkpoint` and, unless
     `publish` does something else with them, one directory of Parquet for each table.
     `trigger` is Spark's: `availableNow=True`, `processingTime="10 seconds"`. What is in `out`
-    goes on with the same roots only, however they are spelled."""
+    goes on with the same roots only, however they are spelled, and with what the job keeps now."""
     job = JOBS[name]
     roots = _known_roots(spark, out, roots)
+    arriving = stream_capture(spark, *roots, files_per_trigger=files_per_trigger)
+    _check_columns(spark, out, job.partial(arriving).columns)
     make_report = report or job.report
     deliver = publish or write_tables(out)
 
@@ -63,8 +65,7 @@ def follow(
             state.write.mode("overwrite").parquet(_place(out, batch))
             deliver(make_report(_state(session, out, batch)), batch)
 
-    writer = stream_capture(spark, *roots, files_per_trigger=files_per_trigger).writeStream
-    writer = writer.foreachBatch(on_batch).queryName(f"twinbus-{name}")
+    writer = arriving.writeStream.foreachBatch(on_batch).queryName(f"twinbus-{name}")
     writer = writer.option("checkpointLocation", f"{out}/checkpoint")
     return (writer.trigger(**trigger) if trigger else writer).start()
 
@@ -99,6 +100,23 @@ def _known_roots(spark: SparkSession, out: str, roots: list[str]) -> list[str]:
         rows = spark.createDataFrame([(root,) for root in given], "root string")
         rows.coalesce(1).write.mode("overwrite").json(place)
     return given
+
+
+def _check_columns(spark: SparkSession, out: str, columns: list[str]) -> None:
+    """Refuse a state that another version kept, of which the job would not know what to make."""
+    for batch in (0, 1):
+        try:
+            kept = spark.read.parquet(_place(out, batch)).columns
+        except AnalysisException as error:
+            # Nothing was kept there yet, or it was not written to the end.
+            if error.getCondition() not in ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"):
+                raise
+            continue
+        if {*kept} != {*columns, _BATCH}:
+            raise FollowError(
+                f"{out} holds what another version of this job kept, and this one cannot go on "
+                f"from it. Write to another directory, or remove {out} to begin anew."
+            )
 
 
 def _place(out: str, batch: int) -> str:
