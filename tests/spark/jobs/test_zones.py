@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -59,3 +60,26 @@ def test_days_are_utc_days_l2(zoned: SparkSession, root: Path) -> None:
 def test_hours_are_utc_hours_l2(zoned: SparkSession, root: Path) -> None:
     hours = [row["hour"].astimezone(UTC) for row in table(zoned, "latency", "hours", root)]
     assert hours == [datetime(2026, 3, 2, tzinfo=UTC)]
+
+
+@pytest.fixture
+def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Python's own zone, which is not the session's."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Europe/Berlin")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("berlin")
+def test_an_age_is_right_in_the_hour_that_comes_twice_l2(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Twenty minutes, in the first of two hours from 2 to 3 o'clock."""
+    begin = (datetime(2026, 10, 25, 0, 10, tzinfo=UTC) - at(0)).total_seconds()
+    capture = Capture()
+    capture.add("enqueued", begin, entity=GRAVE, stream=5, seq=1)
+    capture.add("heartbeat", begin + 20 * 60)
+    ages = table(spark, "dead-letters", "ages", capture.write(tmp_path))
+    assert [row["age"] for row in ages] == ["under 1 hour"]

@@ -111,8 +111,10 @@ def _resolved(letters: DataFrame) -> DataFrame:
 
 def report(merged: DataFrame) -> dict[str, DataFrame]:
     merged = keep(merged)
-    newest = merged.agg(F.max(F.greatest("ended", "arrived"))).first()
-    now = F.lit(newest[0] if newest else None).cast("timestamp")
+    # As a number: what Python has for a time is two moments in the hour that a clock set back
+    # goes through twice.
+    newest = merged.agg(F.max(F.unix_micros(F.greatest("ended", "arrived")))).first()
+    now = F.timestamp_micros(F.lit(newest[0] if newest else None).cast("long"))
     is_open = F.col("arrived").isNotNull() & F.col("ended").isNull()
     letters = merged.where(is_open).select(
         *KEYS, "namespace", "entity", _reason().alias("reason"), _family().alias("family"),
