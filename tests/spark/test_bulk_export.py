@@ -6,12 +6,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
 from tests.spark.bulk_kit import contents, send
 from tests.support.broker import Broker
+from twinbus.cli.main import app
 from twinbus.spark import schema
 from twinbus.spark.bulk import export, load
 
@@ -66,6 +70,26 @@ def test_l4_export_and_load_lose_nothing(
     assert before[0]["time_to_live_ms"] == 3_600_000
     assert dict(before[0]["application_property_types"])["long"] == "long"
     assert before[2]["scheduled_ts"] == datetime(2090, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.slow
+def test_l4_a_queue_that_is_not_there_is_not_found(
+    spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commands, with the session of the tests: of what Spark says they tell the reason."""
+    monkeypatch.setattr("twinbus.spark.session.session", lambda *_, **__: spark)
+    monkeypatch.setattr(spark, "stop", lambda: None)
+    pq.write_table(pa.table({"body": ["hello"]}), tmp_path / "part.parquet")
+    for given in (
+        ["export", "nope", "--to", str(tmp_path / "nope")],
+        ["load", str(tmp_path), "--to", "nope"],
+    ):
+        ended = CliRunner().invoke(
+            app, ["pipeline", *given, "--connection", broker.connection_string]
+        )
+        assert ended.exit_code == 3, ended.stderr
+        assert "/nope' could not be found" in ended.stderr
+        assert len(ended.stderr.splitlines()) == 1
 
 
 def test_l4_an_export_writes_over_nothing(

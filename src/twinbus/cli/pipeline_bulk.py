@@ -23,8 +23,8 @@ from twinbus.cli.commands import (
     command,
     declare,
 )
-from twinbus.cli.failures import FAILURE, NOT_FOUND, REFUSED, USAGE, CommandError
-from twinbus.cli.pipeline_spark import ENGINE, Engine, Steps, need_spark, spark
+from twinbus.cli.failures import FAILURE, USAGE, CommandError
+from twinbus.cli.pipeline_spark import CODES, ENGINE, Engine, Steps, need_spark, spark
 from twinbus.cli.printer import Printer
 from twinbus.cli.remote import CA_VARIABLE, Remote
 
@@ -35,12 +35,6 @@ if TYPE_CHECKING:
     from twinbus.spark.bulk.transform import Transformation
 
 app = typer.Typer()
-
-_CODES = {
-    "amqp:not-found": NOT_FOUND,
-    "com.microsoft:auth-failed": REFUSED,
-    "amqp:unauthorized-access": REFUSED,
-}
 
 
 @command(app, "resubmit", engine=ENGINE)
@@ -193,7 +187,7 @@ def _named_errors() -> Iterator[None]:
     try:
         yield
     except Refused as refused:
-        raise CommandError(str(refused), _CODES.get(refused.condition, FAILURE)) from refused
+        raise CommandError(str(refused), CODES.get(refused.condition, FAILURE)) from refused
     except TransformError as error:
         raise CommandError(str(error), USAGE) from error
     except (ClientError, NotThisBrokerError, ValueError) as error:

@@ -92,7 +92,8 @@ def _follow(session: SparkSession, order: Order, sources: Sources, steps: Steps)
     from twinbus.spark.jobs.follow import follow
     from twinbus.spark.report import making
 
-    code = 0
+    # What was found last holds until there is more.
+    code = 0 if making.was_clean(order.job, order.out) else FAILURE
 
     def publish(tables: dict[str, DataFrame], _: int) -> None:
         nonlocal code

@@ -6,6 +6,7 @@ Spark is imported inside functions only: the rest of the command line works with
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 import time
@@ -17,12 +18,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from twinbus.cli.commands import Shared
-from twinbus.cli.failures import USAGE, CommandError
+from twinbus.cli.failures import FAILURE, NOT_FOUND, REFUSED, USAGE, CommandError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _ADVICE = "this command needs Spark: install it with  pip install 'twinbus[spark]'"
+#: What the exit code is when a broker refuses, by the condition that it names.
+CODES = {
+    "amqp:not-found": NOT_FOUND,
+    "com.microsoft:auth-failed": REFUSED,
+    "amqp:unauthorized-access": REFUSED,
+}
+_TRACEBACK = "Traceback (most recent call last)"
+# An error of our own as a traceback ends with it: its class, what it says, and the condition if
+# a broker has said that.
+_OWN = re.compile(r"twinbus\.[\w.]+: (?P<said>.*?(?:\((?P<condition>[\w.]+:[\w:.-]+)\))?)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +127,7 @@ def spark(name: str, engine: Engine, steps: Steps, *, short: bool = True) -> Ite
     try:
         yield running
     except PySparkException as error:
-        raise CommandError(_first_line(error)) from error
+        raise _told(error) from error
     finally:
         running.stop()
 
@@ -141,14 +152,23 @@ def _java_turned_aside(wanted: bool) -> Iterator[None]:
             os.close(terminal)
 
 
+def _told(error: Exception) -> CommandError:
+    line = _first_line(error)
+    own = _OWN.fullmatch(line)
+    if own is None:
+        return CommandError(line)
+    return CommandError(own["said"], CODES.get(own["condition"], FAILURE))
+
+
 def _first_line(error: Exception) -> str:
     """What Spark says without the plan and the stack behind it.
 
-    An error of Python code on a worker is told at the end of its traceback.
+    An error of Python code is told at the end of its traceback. That of a worker begins a line;
+    that of a data source on the driver follows Spark's own words in the same line.
     """
     lines = [line for line in str(error).splitlines() if line.strip()]
-    if any(line.startswith("Traceback") for line in lines):
-        start = next(n for n, line in enumerate(lines) if line.startswith("Traceback"))
+    start = next((n for n, line in enumerate(lines) if _TRACEBACK in line), None)
+    if start is not None:
         own = [line for line in lines[start + 1 :] if not line.startswith((" ", "\t"))]
         return own[0] if own else lines[0]
     return lines[0] if lines else type(error).__name__

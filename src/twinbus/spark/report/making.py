@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from twinbus.spark.jobs import catalogue, cost, failovers
@@ -83,6 +85,17 @@ def page(job: str, out: Path) -> Path:
 def is_clean(job: str, found: Found) -> bool:
     """Whether all is well; only an audit can say that it is not. Nothing at all proves nothing."""
     return job != "audit" or found["verdict"][0]["verdict"] == "clean"
+
+
+def was_clean(job: str, out: Path) -> bool:
+    """The same of the report that was written last; none, or one cut short, proves nothing."""
+    if job != "audit":
+        return True
+    try:
+        found = [pq.ParquetFile(file).read() for file in (out / job / "verdict").glob("*.parquet")]
+    except pa.ArrowInvalid:
+        return False
+    return [row["verdict"] for table in found for row in table.to_pylist()] == ["clean"]
 
 
 def _write(table: DataFrame, path: str) -> FirstRows:
