@@ -16,6 +16,12 @@ def mend(message: dict[str, Any]) -> dict[str, Any] | bool | None:
     return True
 
 
+def mistype(message: dict[str, Any]) -> dict[str, Any]:
+    """A number is a text in a property; of one message it was forgotten."""
+    number = json.loads(message["body"])["number"]
+    return {"application_properties": {"number": number if number == 1 else str(number)}}
+
+
 def slowly(message: dict[str, Any]) -> bool:
     """The second half takes its time, so that a test can interrupt in between."""
     if int(message["message_id"].removeprefix("m-")) >= 500:

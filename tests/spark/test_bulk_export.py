@@ -72,6 +72,23 @@ def test_l4_export_and_load_lose_nothing(
     assert before[2]["scheduled_ts"] == datetime(2090, 1, 1, tzinfo=UTC)
 
 
+def test_l4_load_leaves_out_what_no_message_has_and_says_so(
+    spark: SparkSession,
+    broker: Broker,
+    queue: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rows = {"customer": [7], "body": ["hello"], "delivery_count": [3], "subject": ["s"]}
+    pq.write_table(pa.table(rows), tmp_path / "part.parquet")
+    assert load.run(spark, str(tmp_path), broker.connection_string, queue) == 1
+    (row,) = contents(broker.connection_string, queue)
+    assert (row["body"], row["subject"]) == (b"hello", "s")
+    assert [line for line in caplog.messages if "Left out" in line] == [
+        "Left out, because no message has such columns: customer"
+    ]
+
+
 @pytest.mark.slow
 def test_l4_a_queue_that_is_not_there_is_not_found(
     spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

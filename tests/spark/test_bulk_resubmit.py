@@ -152,6 +152,7 @@ def test_l4_e7_dead_letters_come_home_to_a_queue_that_remembers_their_ids(
     bury(broker.connection_string, unique_queue, numbered(4))
     path = f"{unique_queue}/$DeadLetterQueue"
     batch = to_batch(_payloads(broker, path)).append_column(transform.WANTED, pa.array([True] * 4))
+    batch = batch.append_column(transform.FAULT, pa.nulls(4, pa.string()))
     # As a run that is killed before it settles: all are sent, and stay dead.
     work = resubmit.Work(broker.connection_string, path, None)
     assert sum(fates.column("count")[0].as_py() for fates in resubmit._send(work, batch)) == 4
@@ -169,6 +170,18 @@ def test_l4_what_cannot_be_made_into_a_message_stays_dead_and_the_rest_goes(
     assert tally.counts == {"sent": 2, "returned": 1}
     assert tally.reasons == {resubmit.NO_MESSAGE: 1}
     assert dead(broker, queue) == ["m-1"]
+
+
+def test_l4_a_change_of_the_wrong_type_stays_dead_and_the_rest_goes(
+    spark: SparkSession, broker: Broker, queue: str
+) -> None:
+    bury(broker.connection_string, queue, numbered(4))
+    tally = run(spark, broker, queue, transform.by_function("tests.spark.repairs:mistype"))
+    assert tally.counts == {"sent": 3, "returned": 1}
+    assert tally.reasons == {resubmit.NO_MESSAGE: 1}
+    assert "the new application_properties is no map" in tally.examples[resubmit.NO_MESSAGE]
+    assert dead(broker, queue) == ["m-1"]
+    assert sorted(ids(broker.connection_string, queue)) == ["m-0", "m-2", "m-3"]
 
 
 def test_l4_a_letter_without_a_body_and_one_that_is_not_utf_8_go_home_with_the_rest(

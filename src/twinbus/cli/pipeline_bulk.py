@@ -133,7 +133,7 @@ def load(
     from twinbus.spark.bulk import load as bulk
 
     with _session("load", remote, engine) as (session, steps), steps(f"Sending to {to}"):
-        count = bulk.run(session, directory, remote.connection, to)
+        count = bulk.run(session, directory, remote.connection, to, printer.aside)
     printer.result({"loaded": count, "entity": to}, f"{count} messages sent to {to}.")
 
 
@@ -164,6 +164,8 @@ def _print(printer: Printer, tally: Tally, what: str) -> None:
         sentence += f", {fates['dead_lettered']:,} dead-lettered"
     for reason, number in sorted(tally.reasons.items()):
         sentence += f"\n  {number:,} because of {reason}"
+        if reason in tally.examples:
+            sentence += f" ({' '.join(tally.examples[reason].split())})"
     printer.result({**fates, "reasons": dict(tally.reasons)}, sentence + ".")
 
 

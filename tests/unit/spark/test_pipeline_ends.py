@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,9 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import AnalysisException, PySparkException, PythonException
+from typer.testing import CliRunner
 
-from twinbus.cli import pipeline_jobs, pipeline_spark
+from twinbus.cli import pipeline_bulk, pipeline_jobs, pipeline_spark
 from twinbus.cli.failures import CommandError
+from twinbus.cli.main import app
+from twinbus.cli.printer import Printer
+from twinbus.spark.bulk.rounds import Tally
 from twinbus.spark.jobs import follow
 from twinbus.spark.report import making
 
@@ -22,6 +27,7 @@ GONE = (
     "The messaging entity 'sb://localhost/nope' could not be found. TrackingId:1 (amqp:not-found)"
 )
 ENGINE = pipeline_spark.Engine(None, None, "1g")
+CONNECTION = "Endpoint=sb://localhost;SharedAccessKeyName=n;SharedAccessKey=a2V5"
 
 
 def on_the_driver(last: str) -> PySparkException:
@@ -122,3 +128,33 @@ def test_l2_a_report_that_cannot_be_read_proves_nothing(tmp_path: Path) -> None:
     place.mkdir(parents=True)
     (place / "part-00000.snappy.parquet").touch()
     assert not making.was_clean("audit", tmp_path)
+
+
+def test_l4_what_was_left_is_told_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    tally = Tally(
+        Counter(sent=1, returned=3),
+        Counter(NoMessage=2, Other=1),
+        {"NoMessage": "the new subject is no string:\nit is 7"},
+    )
+    pipeline_bulk._print(Printer(json_output=False), tally, "resubmitted from q")
+    assert capsys.readouterr().out == (
+        "1 resubmitted from q; 3 left where they were\n"
+        "  2 because of NoMessage (the new subject is no string: it is 7)\n"
+        "  1 because of Other.\n"
+    )
+
+
+@pytest.mark.usefixtures("no_spark")
+def test_l4_load_says_aside_what_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(spark: Any, directory: str, connection: str, entity: str, remark: Any) -> int:
+        remark("Left out: customer")
+        return 1
+
+    monkeypatch.setattr("twinbus.spark.bulk.load.run", run)
+    given = ["pipeline", "load", "files", "--to", "orders", "--connection", CONNECTION, "--json"]
+    ended = CliRunner().invoke(app, given)
+    assert (ended.exit_code, ended.stdout, ended.stderr) == (
+        0,
+        '{"loaded": 1, "entity": "orders"}\n',
+        "Left out: customer\n",
+    )

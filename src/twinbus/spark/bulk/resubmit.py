@@ -102,8 +102,14 @@ def _send(work: Work, batch: Any) -> Iterator[Any]:
 def _send_batch(work: Work, outbox: Outbox, batch: Any) -> Any:
     wanted = batch.column(transform.WANTED)
     chosen = batch.filter(wanted)
-    rejected = batch.filter(pc.invert(wanted)).column("sequence_number").to_pylist()
-    others: list[rounds.Fate] = [(number, rounds.RETURNED, None, None) for number in rejected]
+    rejected = batch.filter(pc.invert(wanted))
+    faults = rejected.column(transform.FAULT).to_pylist()
+    others: list[rounds.Fate] = [
+        (number, rounds.RETURNED, NO_MESSAGE if fault else None, fault)
+        for number, fault in zip(
+            rejected.column("sequence_number").to_pylist(), faults, strict=True
+        )
+    ]
     numbers = chosen.column("sequence_number").to_pylist()
     died_in = chosen.column("dead_letter_source").to_pylist()
     by_target: dict[str, list[tuple[int, bytes]]] = defaultdict(list)

@@ -64,6 +64,8 @@ class Tally:
     counts: Counter[str] = field(default_factory=Counter)
     #: Why messages were not sent, and how many of them.
     reasons: Counter[str] = field(default_factory=Counter)
+    #: What was said of the first message with that reason.
+    examples: dict[str, str] = field(default_factory=dict)
     rounds: int = 0
 
 
@@ -218,3 +220,5 @@ def _count(tally: Tally, fates: Sequence[dict[str, Any]]) -> None:
         tally.counts[fate["fate"]] += fate["count"]
         if fate["reason"]:
             tally.reasons[fate["reason"]] += fate["count"]
+            if fate["description"]:
+                tally.examples.setdefault(fate["reason"], fate["description"])

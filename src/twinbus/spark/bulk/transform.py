@@ -1,8 +1,9 @@
 """What a user makes of dead letters: an SQL expression or a Python function over messages.
 
 Messages go in as a DataFrame of `schema.DDL`, with a condition that says which of them are
-meant; the same comes out, changed, with one column more: whether the message is wanted. One
-that is not stays where it is.
+meant; the same comes out, changed, with two columns more: whether the message is wanted, and
+what is wrong with a change of which no message can be made. One that is not wanted stays where
+it is.
 """
 
 from __future__ import annotations
@@ -21,9 +22,15 @@ from twinbus.spark import schema
 from twinbus.spark.bulk.arrow import map_batches
 
 WANTED: Final = "wanted"
-DDL: Final = f"{schema.DDL}, `{WANTED}` boolean"
-_ARROW: Final = schema.ARROW.append(pa.field(WANTED, pa.bool_()))
+#: Null for most; a message that has it is not wanted.
+FAULT: Final = "fault"
+DDL: Final = f"{schema.DDL}, `{WANTED}` boolean, `{FAULT}` string"
+_ARROW: Final = schema.ARROW.append(pa.field(WANTED, pa.bool_())).append(
+    pa.field(FAULT, pa.string())
+)
 _RESULT: Final = "__result"
+# What Arrow says to a value that its column cannot have.
+_UNFIT: Final = (pa.ArrowException, TypeError, ValueError, OverflowError)
 _MAPS: Final = ("application_properties", "application_property_types")
 #: What the broker wrote on a message when it died; the repaired one does not carry it.
 _DEATH: Final = ("DeadLetterReason", "DeadLetterErrorDescription")
@@ -43,7 +50,7 @@ def condition(where: str | None) -> Column:
 
 
 def unchanged(messages: DataFrame, meant: Column) -> DataFrame:
-    return messages.withColumn(WANTED, meant)
+    return _without_fault(messages.withColumn(WANTED, meant))
 
 
 def by_sql(expression: str) -> Transformation:
@@ -69,7 +76,7 @@ def by_sql(expression: str) -> Transformation:
                 "the SQL expression is a condition, a text or bytes for the new body, or a struct"
                 f" with new values of columns, not {kind.simpleString()}"
             )
-        return changed.drop(_RESULT)
+        return _without_fault(changed.drop(_RESULT))
 
     return change
 
@@ -79,14 +86,13 @@ def by_function(name: str) -> Transformation:
 
     It is called with each message as a dict of its columns and gives a dict with the columns to
     change, True for a message that is good as it is, or None or False for one that is not
-    wanted.
+    wanted. A change that its column cannot have is the fault of that one message.
     """
     function = _function(name)
 
     def change(messages: DataFrame, meant: Column) -> DataFrame:
         def apply(batch: Any) -> Iterator[Any]:
-            rows = [_applied(function, row) for row in batch.to_pylist()]
-            yield pa.RecordBatch.from_pylist(rows, schema=_ARROW)
+            yield _batch(batch.to_pylist(), function)
 
         return map_batches(messages.withColumn(WANTED, meant), apply, DDL)
 
@@ -139,13 +145,42 @@ def _function(name: str) -> Function:
     return function
 
 
+def _without_fault(messages: DataFrame) -> DataFrame:
+    return messages.withColumn(FAULT, F.lit(None).cast("string"))
+
+
+def _batch(given: list[dict[str, Any]], function: Function) -> Any:
+    """What a function makes of messages. One that has a fault is as it was given."""
+    rows = [_applied(function, row) for row in given]
+    try:
+        return pa.RecordBatch.from_pylist(rows, schema=_ARROW)
+    except _UNFIT:
+        faults = [_fault(row) for row in rows]
+    sound = [
+        row if fault is None else old | {WANTED: False, FAULT: fault}
+        for row, old, fault in zip(rows, given, faults, strict=True)
+    ]
+    return pa.RecordBatch.from_pylist(sound, schema=_ARROW)
+
+
+def _fault(row: dict[str, Any]) -> str | None:
+    for name in schema.NAMES:
+        try:
+            pa.array([row[name]], schema.ARROW.field(name).type)
+        except _UNFIT as why:
+            return f"the new {name} is no {schema.DDL_TYPES[name]}: {why}"
+    return None
+
+
 def _applied(function: Function, row: dict[str, Any]) -> dict[str, Any]:
     message = {name: row[name] for name in schema.NAMES}
     for name in _MAPS:
         message[name] = dict(row[name]) if row[name] is not None else {}
+    # As it was given: the function may have changed a map before it gave up.
+    unwanted = row | {WANTED: False}
     result = function(dict(message)) if row[WANTED] else False
     if result is None or result is False:
-        return message | {WANTED: False}
+        return unwanted
     if result is True:
         return message | {WANTED: True}
     if not isinstance(result, Mapping):
@@ -156,7 +191,9 @@ def _applied(function: Function, row: dict[str, Any]) -> dict[str, Any]:
     changes = {name: value for name, value in result.items() if message.get(name) != value}
     _check_columns(changes)
     if "body" in changes:
+        if changes["body"] is None:
+            return unwanted
         if isinstance(changes["body"], str):
             changes["body"] = changes["body"].encode()
         changes.setdefault("body_type", "data")
-    return message | changes | {WANTED: changes.get("body", b"") is not None}
+    return message | changes | {WANTED: True}
