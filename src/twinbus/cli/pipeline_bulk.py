@@ -162,11 +162,12 @@ def _print(printer: Printer, tally: Tally, what: str) -> None:
     sentence = f"{fates['sent']:,} {what}; {fates['returned']:,} left where they were"
     if fates["dead_lettered"]:
         sentence += f", {fates['dead_lettered']:,} dead-lettered"
+    lines = [sentence]
     for reason, number in sorted(tally.reasons.items()):
-        sentence += f"\n  {number:,} because of {reason}"
-        if reason in tally.examples:
-            sentence += f" ({' '.join(tally.examples[reason].split())})"
-    printer.result({**fates, "reasons": dict(tally.reasons)}, sentence + ".")
+        example = f" ({tally.examples[reason]})" if reason in tally.examples else ""
+        lines.append(f"  {number:,} because of {reason}{example}")
+    lines[-1] += "."
+    printer.result({**fates, "reasons": dict(tally.reasons)}, *lines)
 
 
 @contextmanager

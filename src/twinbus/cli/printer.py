@@ -26,12 +26,13 @@ class Printer:
         self._console = Console(highlight=False, soft_wrap=True)
         self._aside = Console(stderr=True, highlight=False)
 
-    def result(self, found: Mapping[str, Any], sentence: str) -> None:
-        """What became of it: an object for programs, a sentence for people."""
+    def result(self, found: Mapping[str, Any], *lines: str) -> None:
+        """What became of it: an object for programs, a sentence or some lines for people."""
         if self.json_output:
             self._json(found)
-        else:
-            self._console.out(printable(sentence), highlight=False)
+            return
+        for line in lines:
+            self._console.out(printable(line), highlight=False)
 
     def record(self, found: Mapping[str, Any]) -> None:
         """One thing with its properties."""
