@@ -38,7 +38,7 @@ def test_a_topic_with_a_subscription_and_rules(run: CommandLine) -> None:
     run("topic", "create", "events", "--max-size-in-megabytes", "2048")
     run("topic", "update", "events", "--user-metadata", "mine")
     assert run("topic", "show", "events", "--json").json["user_metadata"] == "mine"
-    assert [one["name"] for one in run("topic", "list", "--json").json] == ["events"]
+    assert "events" in [one["name"] for one in run("topic", "list", "--json").json]
     run("subscription", "create", "events", "audit", "--max-delivery-count", "3")
     run("subscription", "update", "events", "audit", "--lock-duration", "PT45S")
     shown = run("subscription", "show", "events", "audit", "--json").json
