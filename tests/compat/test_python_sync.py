@@ -103,7 +103,7 @@ def test_what_is_sent_is_received_and_completed(client: ServiceBusClient, queue:
 
 
 def test_decimal_properties_come_back(client: ServiceBusClient, queue: str) -> None:
-    """E4: this SDK reads decimals in Azure's form, and drops a message that has another."""
+    """E4: this SDK reads decimals in a form of its own, and drops a message that has another."""
     prices = [Decimal("12.50"), Decimal("-0.001"), Decimal(0), Decimal(4_000_000_000)]
     with client.get_queue_sender(queue) as sender:
         for price in prices:

@@ -15,8 +15,9 @@ _BIAS: Final = 6176
 # Without traps: what does not fit becomes an infinity or zero, and nothing raises.
 _CONTEXT: Final = Context(prec=34, Emin=-6143, Emax=6144, clamp=1, traps=[])
 
-# The exponent's upper bits as Azure Service Bus writes them, two places too low, and as the
-# standard has them: for all exponents from -32 to 95.
+# The exponent's upper bits as the Python SDK reads them, two places too low, and as the standard
+# has them: for all exponents from -32 to 95. That SDK is made for Azure, so the form is called so;
+# what Azure really sends could not be looked at.
 _AZURE_UPPER: Final = 0x0C
 _UPPER: Final = 0x30
 
@@ -56,8 +57,7 @@ def write(value: Decimal) -> Decimal128 | None:
 def as_azure_has_it(first: int) -> int:
     """The first byte of a decimal128 in the form that the Python SDK can read.
 
-    Its decoder expects what Azure sends. Its encoder writes the standard's form, which it would
-    drop with the whole message.
+    Its encoder writes the standard's form, which its decoder drops with the whole message.
     """
     return first & 0x80 | _AZURE_UPPER if first & 0x7F == _UPPER else first
 

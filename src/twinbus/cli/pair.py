@@ -113,8 +113,7 @@ def _print(printer: Printer, backlog: Backlog, error: str | None) -> None:
         printer.result(found, "")
         return
     home = "The primary answers." if error is None else f"The primary does not answer: {error}"
-    printer.result({}, home)
-    printer.result({}, f"{waiting} waiting in the backlog.")
+    printer.result({}, home, f"{waiting} waiting in the backlog.")
     if entities:
         printer.rows(entities, ("entity", "waiting", "oldest"))
     printer.rows(backlog.queues, ("queue", "exists", "waiting", "dead_letters"))
