@@ -30,8 +30,8 @@ STEPS = 250
 TRACE_SHOWN = 12
 # 4, 16, 19, 36, 66 and 68 caught that two epochs were settled at once and only the second was
 # refused as busy: what had died of the first was still in it by the journal, and so was reserved
-# after a restart although it was gone. With sessions (16) the broker could not even start. One
-# seed in ten finds that; a change of the engine, or of the operations, changes which.
+# after a restart although it was gone. With sessions (16) the broker could not even start. A
+# change of the engine, or of the operations, changes which seeds do.
 SEEDS = [int(os.environ["SEED"])] if "SEED" in os.environ else list(range(70))
 LONG_SEEDS = 5_000
 PLENTY = 1 << 30
