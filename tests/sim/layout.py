@@ -166,6 +166,7 @@ class Cast:
         stage, node = self._stage, self._node
         return [
             actors.send_plainly(stage, node, "bulk"),
+            actors.send_plainly(stage, node, "bulk"),
             actors.receive(stage, node, "bulk"),
             self._reader.run(),
         ]

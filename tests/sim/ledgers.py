@@ -15,6 +15,8 @@ from tests.sim.facts import COMPLETE, DEAD_LETTER, IN_DOUBT, Copy, Wish
 from tests.sim.node import Node
 from tests.sim.reading import Answer
 
+_BUSY = "com.microsoft:server-busy"
+
 
 @dataclass(eq=False)
 class Writing:
@@ -81,9 +83,11 @@ class Reservations:
         self._auditor.note("reserved", self._stream, epoch, ranges)
         seqs = numbers_in(ranges)
         self._look_whether_released(epoch)
-        known = self.epochs.get(epoch)
-        if known is not None and known != seqs:
+        known = self.epochs.get(epoch, seqs)
+        if not set(seqs) <= set(known):
             self._fail(f"epoch {epoch} was {known} and is {seqs}")
+        for seq in set(known).difference(seqs):
+            self._died(epoch, self._copy(seq))
         self.epochs[epoch] = seqs
         for seq in seqs:
             copy = self._copy(seq)
@@ -96,6 +100,13 @@ class Reservations:
                 self._fail(f"{where} is reserved twice, {copy.reserved} and {epoch}")
             copy.reserved = (self._consumer, epoch)
 
+    def _died(self, epoch: int, copy: Copy) -> None:
+        """It left its epoch by a request that was refused half way, if there was one."""
+        if not any(wish.asked == DEAD_LETTER for wish in copy.removal_asked):
+            self._fail(f"{copy.mid} is in epoch {epoch} no more, and nobody asked for that")
+        copy.removed = True
+        copy.reserved = None
+
     def read(self, epoch: int, mids: dict[int, str]) -> None:
         """A reader got these of what is reserved: all of its own must be there."""
         for seq in self.epochs.get(epoch, ()):
@@ -106,7 +117,7 @@ class Reservations:
     def settling(self, epoch: int, returned: Iterable[int], dead: Iterable[int]) -> list[Wish]:
         """A settlement up to an epoch is at the broker."""
         wishes: list[Wish] = []
-        for seq in self._up_to(epoch):
+        for seq in self.up_to(epoch):
             copy = self._copy(seq)
             copy.reserved = None
             if seq not in returned:
@@ -117,7 +128,7 @@ class Reservations:
 
     def settled(self, epoch: int, wishes: list[Wish], answer: Answer) -> None:
         self._auditor.note("settled epoch", self._stream, epoch, answer.status)
-        copies = [self._copy(seq) for seq in self._up_to(epoch)]
+        copies = [self._copy(seq) for seq in self.up_to(epoch)]
         mine = [copy for copy in copies if copy.removal_asked.intersection(wishes)]
         if answer.status == 200:
             for copy in mine:
@@ -125,8 +136,11 @@ class Reservations:
             for known in [known for known in self.epochs if known <= epoch]:
                 del self.epochs[known]
         elif answer.condition != IN_DOUBT:
+            # What died before the broker had no more room is dead all the same.
+            is_busy = answer.condition == _BUSY
+            void = [wish for wish in wishes if not (is_busy and wish.asked == DEAD_LETTER)]
             for copy in mine:
-                copy.removal_asked.difference_update(wishes)
+                copy.removal_asked.difference_update(void)
             for known in [known for known in self.epochs if known <= epoch]:
                 for seq in self.epochs[known]:
                     self._copy(seq).reserved = (self._consumer, known)
@@ -155,7 +169,8 @@ class Reservations:
                 for seq in seqs:
                     self._copy(seq).reserved = (self._consumer, known)
 
-    def _up_to(self, epoch: int) -> list[int]:
+    def up_to(self, epoch: int) -> list[int]:
+        """What is reserved under an epoch and those before it."""
         return [seq for known, seqs in self.epochs.items() if known <= epoch for seq in seqs]
 
     def _copy(self, seq: int) -> Copy:

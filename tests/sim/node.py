@@ -18,10 +18,12 @@ from tests.sim.network import Offsets, Wire
 from tests.store.journal_disks import Files, MemoryDisk
 from twinbus.core.descriptions import LISTEN, MANAGE, SEND, AuthorizationRule
 from twinbus.engine.engine import Engine
-from twinbus.engine.index import ACTIVE, DEFERRED, DEFERRED_LOCKED, GONE, LOCKED
+from twinbus.engine.index import ACTIVE, DEFERRED, DEFERRED_LOCKED, GONE, LOCKED, RESERVED
+from twinbus.engine.kernel import ASKED_EFFORT_MAX
 from twinbus.engine.message import Message
 from twinbus.engine.namespace import Namespace
 from twinbus.engine.stream import Stream
+from twinbus.engine.upkeep import BURY_EFFORT
 from twinbus.journal import Journal, JournalDamaged
 from twinbus.server.authorization import Guard
 from twinbus.server.broker import Broker
@@ -162,6 +164,20 @@ class Node:
 
     def has(self, path: str, seq: int) -> bool:
         return self._stream(path).index.state(seq) != GONE
+
+    def reserved_and_gone(self) -> Iterator[str]:
+        """What an epoch says is set aside for it, and is not."""
+        for stream in self.broker.engine.streams():
+            reservers = stream.reservations.reservers if stream.reservations else {}
+            for reserver in reservers.values():
+                for reservation in reserver.outstanding():
+                    for seq in reservation.seqs():
+                        if stream.index.state(seq) != RESERVED:
+                            yield f"{seq} of epoch {reservation.epoch} in {stream.path}"
+
+    def tire(self, deaths: int) -> None:
+        """Leave room in the batch at hand for so many deaths that somebody asks for."""
+        self.broker.kernel.effort_left = deaths * BURY_EFFORT - ASKED_EFFORT_MAX - 1
 
     def unfinished(self) -> Iterator[str]:
         """Messages that somebody should still receive: all but dead and deferred ones."""

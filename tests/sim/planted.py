@@ -15,7 +15,7 @@ from unittest import mock
 from twinbus.engine.engine import Engine
 from twinbus.engine.entities import Holder
 from twinbus.engine.index import ACTIVE
-from twinbus.engine.records import RECEIVED_AND_DELETED
+from twinbus.engine.records import RECEIVED_AND_DELETED, RESERVED, read_reserved
 from twinbus.engine.reservations import Reservations
 from twinbus.engine.shelf import Shelf
 from twinbus.engine.stream import Stream
@@ -109,6 +109,17 @@ def _deletion_not_written(note_removed: Callable[..., None]) -> Callable[..., No
     return planted
 
 
+def _smaller_reservation_not_replayed(replay: Callable[..., None]) -> Callable[..., None]:
+    def planted(self: Reservations, record: bytes, location: int) -> None:
+        if record[0] == RESERVED:
+            _, name, epoch, *_ = read_reserved(record)
+            if epoch in self.reserver(name).epochs:
+                return
+        replay(self, record, location)
+
+    return planted
+
+
 def _syphon_loses_time_to_live(restored_header: Callable[..., Any]) -> Callable[..., Any]:
     def planted(section: bytes | None, ttl: Any) -> Any:
         return restored_header(section, None)
@@ -132,6 +143,9 @@ PLANTED = {
     ),
     "reserved-delivered-after-restart": Planted(
         Reservations, "set_aside", _forgets, "L3", (6, 11, 13)
+    ),
+    "dead-reserved-again-after-restart": Planted(
+        Reservations, "replay", _smaller_reservation_not_replayed, "L3", ()
     ),
     "deletion-on-receipt-not-written": Planted(
         Shelf, "_note_removed", _deletion_not_written, "R4", (1, 2, 3)

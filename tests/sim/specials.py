@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.sim.actors import OPERATION_S, Stage, payload_of, persist
 from tests.sim.facts import ACCEPTED, MODIFIED, REJECTED, Delivery, Send, Wish
-from tests.sim.ledgers import Reservations, numbers_in
+from tests.sim.ledgers import Reservations
 from tests.sim.node import Node
 from tests.sim.peer import Peer, Refused, SimLink, state
 from tests.sim.reading import Answer, Said, sections_of
@@ -151,7 +151,7 @@ class BulkReader:
     async def run(self, *, is_patient: bool = False) -> None:
         async def act(peer: Peer) -> None:
             while not self._stage.is_over.is_set():
-                await self._stage.pause(2)
+                await self._stage.pause(1)
                 async with asyncio.timeout(OPERATION_S):
                     await self._batch(peer, is_patient)
 
@@ -167,17 +167,19 @@ class BulkReader:
         if found.status != 200:
             return
         await self._ask(peer, "attempt", {"epoch": self._epoch, "max-attempts": 0})
-        await self._read(peer, list(found.body["ranges"]))
-        await self._stage.pause(3)
+        if found.body["ranges"]:
+            await self._read(peer, list(found.body["ranges"]))
+        await self._stage.pause(2)
         luck = 0.0 if is_patient else random.random()
-        if luck < 0.7:
+        if luck < 0.3:
             await self.settle(peer, [], [])
-        elif luck < 0.8:
-            seqs = numbers_in(list(found.body["ranges"]))
+        elif luck < 0.65:
+            # Of this epoch and of those that wait with it.
+            seqs = self._ledger.up_to(self._epoch)
             returned = [seq for seq in seqs if random.random() < 0.3]
-            dead = [seq for seq in seqs if seq not in returned and random.random() < 0.3]
+            dead = [seq for seq in seqs if seq not in returned and random.random() < 0.5]
             await self.settle(peer, returned, dead)
-        elif luck < 0.9:
+        elif luck < 0.75:
             if (await self._ask(peer, "release", {}, self._ledger.releasing)).status == 200:
                 self._epoch += 1
         else:
@@ -194,7 +196,7 @@ class BulkReader:
             elif answer.status == _FENCED:
                 self._ledger.ended(epoch)
 
-        count = self._stage.random.choice((1, 3, 20))
+        count = self._stage.random.choice((1, 5, 20))
         body = {"epoch": epoch, "message-count": count}
         return await self._ask(peer, "reserve", body, said=said)
 
@@ -220,6 +222,8 @@ class BulkReader:
 
         def reached() -> None:
             wishes.extend(self._ledger.settling(epoch, returned, dead))
+            if dead and self._stage.random.random() < 0.8:
+                self._node.tire(self._stage.random.randint(1, len(dead)))
 
         def said(answer: Answer) -> None:
             self._ledger.settled(epoch, wishes, answer)

@@ -143,6 +143,8 @@ class World:
         if self.random.random() < 0.3 and (what := node.damage_goes_unnoticed()):
             self.auditor.violation("damage", f"{node.name} starts in spite of {what}")
         node.start()
+        for what in node.reserved_and_gone():
+            self.auditor.violation("L3", f"{what} is reserved and is not there")
 
     async def _fail_disk(self, node: Node) -> None:
         """The disk fails once; somebody restarts the broker, as its error text asks."""
