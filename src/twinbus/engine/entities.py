@@ -301,6 +301,10 @@ class Holder(Entity):
         if message.fans_out and stored is message.stored:
             message.shared = stream.lend(seq)
 
+    def writes_anew(self) -> bool:
+        # Where it is forwarded to, or if that fails; or for another time to live.
+        return self.forward_to is not None or self.time_to_live_ms < UNLIMITED_MS
+
     def _hand_on(self, message: Message, path: str, now_ms: int, ttl_ms: int, hops: int) -> None:
         """Forward a message (E9, D7), or keep it in the transfer dead-letter queue (D8)."""
         target = self.directory.find(path)
@@ -336,6 +340,10 @@ class Holder(Entity):
         target = self.directory.find(path)
         effort = MOVE_EFFORT if target is None else MOVE_EFFORT * target.copies()
         seq = stream.index.find_state(ACTIVE, 1, stream.last_seq())
+        if seq and self.kernel.is_full:
+            stream.is_leaving = True
+            self.kernel.wait_for_room(stream)
+            return
         while seq and self.kernel.effort_left > 0:
             # Its time to live runs on from where it was, or is over (D5).
             if not stream.expire_if_due(seq, now_ms):

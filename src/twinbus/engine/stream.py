@@ -575,7 +575,8 @@ class Stream(Upkeep):
                 break
         if self.delayed:
             earliest = min(earliest, self.delayed[0][0])
-        if self.scheduled and not self.is_put_off:
+        if self.scheduled and self.scheduled[0][0] > now_ms:
+            # What is due and still here waits for its turn.
             earliest = min(earliest, self.scheduled[0][0])
         if self.receivers:
             expires_ms = self.index.expires_min
