@@ -18,7 +18,6 @@ from twinbus.core.descriptions import (
 from twinbus.core.errors import BusError
 from twinbus.core.units import UNLIMITED_MS
 from twinbus.engine import observations, records
-from twinbus.engine import stored as form
 from twinbus.engine.consumer import Attachment, Lock
 from twinbus.engine.duplicates import DuplicateHistory
 from twinbus.engine.index import ACTIVE, SCHEDULED
@@ -39,6 +38,10 @@ SUBSCRIPTION: Final = 3
 
 _MEGABYTE: Final = 1024 * 1024
 _NO_LIMIT: Final = 2**62
+# What a topic's message and its copies may weigh together: they go into one batch of the journal,
+# which holds 2 GiB. Those of small messages are too few to come near it.
+_COPIES_BYTES_MAX: Final = 1 << 30
+_SMALL_BYTES: Final = 64 * 1024
 
 
 class Directory:
@@ -295,11 +298,10 @@ class Holder(Entity):
         if ttl_ms < UNLIMITED_MS:
             expires_ms = now_ms + ttl_ms
             if ttl_ms != message.ttl_ms:
-                stored = form.with_ttl(stored, ttl_ms)
-                shared = 0
+                stored, shared = message.limited(ttl_ms)
         seq = stream.place(stored, now_ms, expires_ms, ACTIVE, 0, session_id, 0, shared)
-        if message.fans_out and stored is message.stored:
-            message.shared = stream.lend(seq)
+        if message.fans_out:
+            message.lies_at(stream.lend(seq), stored, ttl_ms)
 
     def writes_anew(self) -> bool:
         # Where it is forwarded to, or if that fails; or for another time to live.
@@ -563,8 +565,25 @@ class Topic(Entity):
         super().check(message)
         if self.size_bytes() >= self.bytes_max:
             raise self._full()
+        if message.wire_bytes > _SMALL_BYTES:
+            self._check_copies(message.wire_bytes)
         # Filters read them: what cannot be read must be refused before any copy is placed.
         message.properties()
+
+    def _check_copies(self, size: int) -> None:
+        """Refuse a message of which more would have to be written than a batch holds."""
+        subscriptions = self.subscriptions.values()
+        # Copies share their payload, those aside that an action changes or another time to live.
+        count = len({subscription.time_to_live_ms for subscription in subscriptions})
+        for subscription in subscriptions:
+            count += len([r for r in subscription.rules.values() if r.action is not None])
+        if count * size > _COPIES_BYTES_MAX:
+            raise BusError(
+                errors.MESSAGE_TOO_LARGE,
+                f"The message (size {size} bytes) may become {count} different copies in the"
+                f" subscriptions of '{self.path}', more than can be written at once"
+                f" ({_COPIES_BYTES_MAX} bytes).",
+            )
 
     def accept(self, message: Message, now_ms: int, ttl_ms: int, hops: int) -> None:
         """Fan out: each subscription whose rules match gets its own copy (E8)."""
