@@ -15,7 +15,7 @@ from typing import Final
 from mypy_extensions import mypyc_attr
 
 from twinbus.engine import records
-from twinbus.engine.index import CHUNK_BITS, CHUNK_MASK, LOCKED
+from twinbus.engine.index import ACTIVE, CHUNK_BITS, CHUNK_MASK, LOCKED
 from twinbus.engine.kernel import Kernel
 from twinbus.engine.shelf import Account, Shelf
 
@@ -153,6 +153,7 @@ class Upkeep(Shelf):
         if self._may_bury():
             self._bury(seq, reason, description, delivery_count, now_ms)
             return
+        self._note_attempt(seq, delivery_count, ACTIVE)
         self.index.set_state(seq, LOCKED)
         self.dying.append((seq, reason, description, delivery_count))
         self._go_on(self.kernel.is_full)
