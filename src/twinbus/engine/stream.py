@@ -477,7 +477,8 @@ class Stream(Upkeep):
                     self.is_stalled = True
                     return 0
             # Settled or moved while it waited: what is left in the heap is stale.
-            session.pop()
+            if session.first() == seq:
+                session.pop()
 
     def _serve_session(self, session: Session, consumer: Consumer, now_ms: int) -> None:
         while consumer.can_take():
