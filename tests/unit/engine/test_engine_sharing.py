@@ -48,12 +48,12 @@ def fill_segment(kit: Kit) -> None:
 
 def begin_carrying(kit: Kit) -> Carrier:
     fill_segment(kit)
-    return Carrier(kit.engine, kit.log.records[-1][0] >> 32, kit.now_ms)
+    return Carrier(kit.engine, kit.log.records[-1][0] >> 32)
 
 
 def finish(kit: Kit, carrier: Carrier) -> None:
     while not carrier.finished:
-        carrier.step(1)
+        carrier.step(1, kit.now_ms)
         check_payloads(kit.engine)
     kit.settle_down()
     kit.log.drop_before(carrier.segment)
@@ -239,7 +239,7 @@ def test_copies_that_go_while_others_are_carried_count_no_more(gone: str, carrie
     carrier = begin_carrying(kit)
     old = subscriptions[0].main.location(1)
     while sum(s.main.location(1) != old for s in subscriptions) < carried:
-        carrier.step(1)
+        carrier.step(1, kit.now_ms)
     for name in gone:
         complete(kit, subscriptions[NAMES.index(name)])
         check_payloads(kit.engine)
@@ -259,7 +259,7 @@ def test_a_copy_that_is_changed_after_it_was_carried_is_not_taken_for_the_others
     first = subscriptions[0]
     place = first.main.location(1)
     while first.main.location(1) == place:
-        carrier.step(1)
+        carrier.step(1, kit.now_ms)
     first.main.replace(1, first.main.stored(1) + b"changed")
     finish(kit, carrier)
     kit.restart()
