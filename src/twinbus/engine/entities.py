@@ -38,9 +38,7 @@ SUBSCRIPTION: Final = 3
 
 _MEGABYTE: Final = 1024 * 1024
 _NO_LIMIT: Final = 2**62
-# What a topic's message and its copies may weigh together: they go into one batch of the journal,
-# which holds 2 GiB. Those of small messages are too few to come near it.
-_COPIES_BYTES_MAX: Final = 1 << 30
+# Copies of such a message are too few to be more than a batch holds.
 _SMALL_BYTES: Final = 64 * 1024
 
 
@@ -574,15 +572,13 @@ class Topic(Entity):
         """Refuse a message of which more would have to be written than a batch holds."""
         subscriptions = self.subscriptions.values()
         # Copies share their payload, those aside that an action changes or another time to live.
-        count = len({subscription.time_to_live_ms for subscription in subscriptions})
-        for subscription in subscriptions:
-            count += len([r for r in subscription.rules.values() if r.action is not None])
-        if count * size > _COPIES_BYTES_MAX:
+        count = len({s.time_to_live_ms for s in subscriptions})
+        count += len([1 for s in subscriptions for r in s.rules.values() if r.action is not None])
+        if count * size > limits.COPIES_BYTES_MAX:
             raise BusError(
                 errors.MESSAGE_TOO_LARGE,
-                f"The message (size {size} bytes) may become {count} different copies in the"
-                f" subscriptions of '{self.path}', more than can be written at once"
-                f" ({_COPIES_BYTES_MAX} bytes).",
+                f"The message (size {size} bytes) may become {count} different copies in"
+                f" '{self.path}': they may have {limits.COPIES_BYTES_MAX} bytes together.",
             )
 
     def accept(self, message: Message, now_ms: int, ttl_ms: int, hops: int) -> None:
