@@ -261,11 +261,11 @@ class World:
         if self.carrier is None and len(self.store.segments()) > 1:
             oldest = self.store.segments()[0]
             segment = min(oldest + segments, self.store.current_segment)
-            self.carrier = Carrier(self.engine, segment, self.now_ms)
+            self.carrier = Carrier(self.engine, segment)
 
     def carry(self, bytes_max: int) -> None:
         if self.carrier is not None:
-            self.carrier.step(bytes_max)
+            self.carrier.step(bytes_max, self.now_ms)
 
     # --- what receivers are told ------------------------------------------------------
 

@@ -101,6 +101,11 @@ class Ledger:
                         self.gone[body] += self._worth(stream)
         self._records_read = len(self._log.records)
 
+    def forget(self, streams: set[int]) -> None:
+        """An entity is deleted, with all that is in these streams."""
+        for stream, seq in [place for place in self.there if place[0] in streams]:
+            self.gone[self.there.pop((stream, seq))] += self._worth(stream)
+
 
 class Receiver(Taker):
     """A receiver that takes what its session has as soon as it found one."""
@@ -231,9 +236,9 @@ class TightWorld:
             segment = log.records[-1][0] >> 32
             if segment > 1:
                 before = self.dice.randint(2, segment)
-                self.carrier = Carrier(self.kit.engine, before, self.kit.now_ms)
+                self.carrier = Carrier(self.kit.engine, before)
             return
-        self.carrier.step(self.dice.choice((1, 400, 1 << 20)))
+        self.carrier.step(self.dice.choice((1, 400, 1 << 20)), self.kit.now_ms)
         if self.carrier.finished:
             self.commit()
             log.drop_before(self.carrier.segment)
@@ -549,6 +554,22 @@ class TightWorld:
         except BusError as error:
             self.say("refused:", error.kind.condition)
 
+    def recreate(self) -> None:
+        """Delete an entity with all that is in it, and make one like it."""
+        holder = self._pick_holder()
+        self.say(holder.path)
+        self.commit()
+        self.ledger.forget({stream.number for stream in holder.streams.values()})
+        namespace, now_ms = self.kit.namespace, self.kit.now_ms
+        namespace.delete(holder.path)
+        if isinstance(holder, Subscription):
+            namespace.create_subscription(holder.description, None, now_ms)
+            return
+        assert isinstance(holder, Queue)
+        if holder.history is not None:
+            self.known_ids = []
+        namespace.create_queue(replace(holder.description, forward_to=None), now_ms)
+
     def change(self, holder: Holder, change: dict[str, Any]) -> None:
         namespace, now_ms = self.kit.namespace, self.kit.now_ms
         if isinstance(holder, Subscription):
@@ -577,6 +598,7 @@ OPERATIONS: dict[Callable[[TightWorld], None], int] = {
     TightWorld.settle_upto: 6,
     TightWorld.release: 1,
     TightWorld.update: 4,
+    TightWorld.recreate: 2,
     TightWorld.fill_disk: 4,
     TightWorld.advance: 12,
     TightWorld.set_clock: 1,

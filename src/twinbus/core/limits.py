@@ -22,9 +22,10 @@ TRANSACTION_MESSAGES_MAX = 100
 TRANSACTION_BYTES_MAX = LARGE_MESSAGE_BYTES_MAX
 TRANSACTIONS_MAX = 1_000
 
-# Topics.
+# Topics. The different copies of a message go into one batch of the journal, which holds 2 GiB.
 SUBSCRIPTIONS_MAX = 2_000
 RULES_MAX = 2_000
+COPIES_BYTES_MAX = 1024 * 1024 * 1024
 
 # AMQP, as Azure Service Bus announces them.
 FRAME_BYTES_MAX = 64 * 1024

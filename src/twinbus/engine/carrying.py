@@ -27,7 +27,7 @@ _BLOCK_BYTES: Final = 128 * 1024
 class Carrier:
     """Carries what is live in segments before `segment`; `step` until it is `finished`."""
 
-    def __init__(self, engine: Engine, segment: int, now_ms: int) -> None:
+    def __init__(self, engine: Engine, segment: int) -> None:
         self.segment = segment
         self._limit = segment << 32
         self._engine = engine
@@ -36,7 +36,6 @@ class Carrier:
         self.carried_bytes = 0
         #: Nothing live is left in the old segments.
         self.finished = False
-        self._now_ms = now_ms
         self._carry_numbers()
         #: Still to be looked at. What is made later is beyond the old segments anyway.
         self._entities = list(engine.registry.entities.values())
@@ -85,7 +84,7 @@ class Carrier:
         if stream.sessions is not None:
             self._with_sessions.append(stream)
 
-    def _carry_ids(self) -> int:
+    def _carry_ids(self, now_ms: int) -> int:
         """Carry some message ids of the last history; give what that cost."""
         entity = self._histories[-1]
         history = entity.history
@@ -93,8 +92,7 @@ class Carrier:
         at = 0
         if history is not None and not entity.removed:
             at, written = history.carry(
-                self._history_at, self._limit, self._now_ms, self._engine.kernel.log,
-                entity.main.number,
+                self._history_at, self._limit, now_ms, self._engine.kernel.log, entity.main.number
             )  # fmt: skip
         self._history_at = at
         if not at:
@@ -122,14 +120,14 @@ class Carrier:
             found += [(stream, seq) for seq in stream.index.located_before(self._limit)]
         return found
 
-    def step(self, bytes_max: int) -> None:
+    def step(self, bytes_max: int, now_ms: int) -> None:
         """Carry some: the entities first, then what they remember, then messages."""
         written = 0
         while self._entities and written < bytes_max:
             if self._carry_entity(self._entities.pop()):
                 written += max(1, bytes_max // _ENTITIES_A_STEP)
         while self._histories and written < bytes_max:
-            written += self._carry_ids()
+            written += self._carry_ids(now_ms)
         while self._with_sessions and written < bytes_max:
             written += self._carry_state()
         while written < bytes_max:

@@ -18,7 +18,6 @@ from twinbus.core.descriptions import (
 from twinbus.core.errors import BusError
 from twinbus.core.units import UNLIMITED_MS
 from twinbus.engine import observations, records
-from twinbus.engine import stored as form
 from twinbus.engine.consumer import Attachment, Lock
 from twinbus.engine.duplicates import DuplicateHistory
 from twinbus.engine.index import ACTIVE, SCHEDULED
@@ -39,6 +38,8 @@ SUBSCRIPTION: Final = 3
 
 _MEGABYTE: Final = 1024 * 1024
 _NO_LIMIT: Final = 2**62
+# Copies of such a message are too few to be more than a batch holds.
+_SMALL_BYTES: Final = 64 * 1024
 
 
 class Directory:
@@ -295,11 +296,14 @@ class Holder(Entity):
         if ttl_ms < UNLIMITED_MS:
             expires_ms = now_ms + ttl_ms
             if ttl_ms != message.ttl_ms:
-                stored = form.with_ttl(stored, ttl_ms)
-                shared = 0
+                stored, shared = message.limited(ttl_ms)
         seq = stream.place(stored, now_ms, expires_ms, ACTIVE, 0, session_id, 0, shared)
-        if message.fans_out and stored is message.stored:
-            message.shared = stream.lend(seq)
+        if message.fans_out:
+            message.lies_at(stream.lend(seq), stored, ttl_ms)
+
+    def writes_anew(self) -> bool:
+        # Where it is forwarded to, or if that fails; or for another time to live.
+        return self.forward_to is not None or self.time_to_live_ms < UNLIMITED_MS
 
     def _hand_on(self, message: Message, path: str, now_ms: int, ttl_ms: int, hops: int) -> None:
         """Forward a message (E9, D7), or keep it in the transfer dead-letter queue (D8)."""
@@ -336,6 +340,10 @@ class Holder(Entity):
         target = self.directory.find(path)
         effort = MOVE_EFFORT if target is None else MOVE_EFFORT * target.copies()
         seq = stream.index.find_state(ACTIVE, 1, stream.last_seq())
+        if seq and self.kernel.is_full:
+            stream.is_leaving = True
+            self.kernel.wait_for_room(stream)
+            return
         while seq and self.kernel.effort_left > 0:
             # Its time to live runs on from where it was, or is over (D5).
             if not stream.expire_if_due(seq, now_ms):
@@ -555,8 +563,23 @@ class Topic(Entity):
         super().check(message)
         if self.size_bytes() >= self.bytes_max:
             raise self._full()
+        if message.wire_bytes > _SMALL_BYTES:
+            self._check_copies(message.wire_bytes)
         # Filters read them: what cannot be read must be refused before any copy is placed.
         message.properties()
+
+    def _check_copies(self, size: int) -> None:
+        """Refuse a message of which more would have to be written than a batch holds."""
+        subscriptions = self.subscriptions.values()
+        # Copies share their payload, those aside that an action changes or another time to live.
+        count = len({s.time_to_live_ms for s in subscriptions})
+        count += len([1 for s in subscriptions for r in s.rules.values() if r.action is not None])
+        if count * size > limits.COPIES_BYTES_MAX:
+            raise BusError(
+                errors.MESSAGE_TOO_LARGE,
+                f"The message (size {size} bytes) may become {count} different copies in"
+                f" '{self.path}': they may have {limits.COPIES_BYTES_MAX} bytes together.",
+            )
 
     def accept(self, message: Message, now_ms: int, ttl_ms: int, hops: int) -> None:
         """Fan out: each subscription whose rules match gets its own copy (E8)."""

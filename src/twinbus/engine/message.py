@@ -50,6 +50,8 @@ class Message:
         self.shared = 0
         #: Several entities get it, and may share one payload in the journal.
         self.fans_out = False
+        #: The same with other times to live, as it fans out: stored form and place in the journal.
+        self._limited: dict[int, tuple[bytes, int]] | None = None
         self._properties: list[object] | None = None
 
     # --- reading ----------------------------------------------------------------------
@@ -142,6 +144,23 @@ class Message:
     def _changed(self, stored: bytes) -> None:
         self.stored = stored
         self.shared = 0
+        self._limited = None
+
+    def limited(self, ttl_ms: int) -> tuple[bytes, int]:
+        """The stored form with another time to live, and where it lies in the journal, or 0."""
+        known = self._limited
+        if known is not None and ttl_ms in known:
+            return known[ttl_ms]
+        return form.with_ttl(self.stored, ttl_ms), 0
+
+    def lies_at(self, location: int, stored: bytes, ttl_ms: int) -> None:
+        """Its payload, as it is or with another time to live, was written: others may share it."""
+        if stored is self.stored:
+            self.shared = location
+        elif self._limited is None:
+            self._limited = {ttl_ms: (stored, location)}
+        else:
+            self._limited[ttl_ms] = stored, location
 
     def limit_ttl(self, ttl_ms: int) -> None:
         """Say in the header what time to live the message really has."""

@@ -1,7 +1,7 @@
 """Sessions (E6): messages that belong together, handed in order to one receiver at a time."""
 
 from collections import OrderedDict
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Final
 
 from twinbus.engine import records
@@ -10,6 +10,8 @@ from twinbus.engine.records import Log
 
 # What the journal holds of a state beside itself and its session's id.
 _RECORD_BYTES: Final = 20
+# Numbers of messages that are gone which may wait in a session until somebody takes it.
+_STALE_MAX: Final = 1_000
 
 
 class Session:
@@ -96,7 +98,15 @@ class SessionTable:
         if session is not None:
             session.live -= 1
             session.delayed.discard(seq)
+            if len(session.waiting) > 2 * session.live + _STALE_MAX:
+                self._sweep(session)
             self.forget_if_idle(session)
+
+    def _sweep(self, session: Session) -> None:
+        """Most of what waits has expired or was purged, and nobody may ever take the session."""
+        there = self.of_message
+        session.waiting = [seq for seq in set(session.waiting) if there.get(seq) is session]
+        heapify(session.waiting)
 
     def forget_if_idle(self, session: Session) -> None:
         if session.is_idle:

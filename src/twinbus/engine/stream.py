@@ -477,7 +477,8 @@ class Stream(Upkeep):
                     self.is_stalled = True
                     return 0
             # Settled or moved while it waited: what is left in the heap is stale.
-            session.pop()
+            if session.first() == seq:
+                session.pop()
 
     def _serve_session(self, session: Session, consumer: Consumer, now_ms: int) -> None:
         while consumer.can_take():
@@ -575,7 +576,8 @@ class Stream(Upkeep):
                 break
         if self.delayed:
             earliest = min(earliest, self.delayed[0][0])
-        if self.scheduled and not self.is_put_off:
+        if self.scheduled and self.scheduled[0][0] > now_ms:
+            # What is due and still here waits for its turn.
             earliest = min(earliest, self.scheduled[0][0])
         if self.receivers:
             expires_ms = self.index.expires_min

@@ -4,7 +4,8 @@ handed on.
 A million of them may be due at one moment, and gigabytes of payload. In one go they would make
 everybody wait, and a batch that no journal takes. So the kernel allows so much effort a batch,
 and what is left goes on with the next one. On a full disk nothing dies: a dead letter is a message
-written anew. What has expired is delivered to nobody meanwhile.
+written anew. What has expired is delivered to nobody meanwhile. What would be written anew on its
+way waits as well, or it would take the room that is kept for settlements.
 """
 
 from collections import deque
@@ -14,7 +15,7 @@ from typing import Final
 from mypy_extensions import mypyc_attr
 
 from twinbus.engine import records
-from twinbus.engine.index import CHUNK_BITS, CHUNK_MASK, LOCKED
+from twinbus.engine.index import ACTIVE, CHUNK_BITS, CHUNK_MASK, LOCKED
 from twinbus.engine.kernel import Kernel
 from twinbus.engine.shelf import Account, Shelf
 
@@ -43,6 +44,11 @@ class Owner(Account):
     def copies(self) -> int:
         """How many messages become of one that is placed here."""
         return 1
+
+    def writes_anew(self) -> bool:
+        """Tell whether a payload that is in the journal may be written again when it is placed
+        here."""
+        return True
 
     def forward_waiting(self, now_ms: int) -> None:
         """Hand on what waits in the main stream, as far as this batch allows."""
@@ -77,7 +83,7 @@ class Upkeep(Shelf):
             seq, reason, description, delivery_count = self.dying.popleft()
             if self.index.state(seq) == LOCKED:
                 self._bury(seq, reason, description, delivery_count, now_ms)
-        while self._is_one_due(now_ms) and kernel.effort_left > 0:
+        while self._is_one_due(now_ms) and kernel.effort_left > 0 and not self._lacks_room():
             due_ms, seq = heappop(self.scheduled)
             if self.due.get(seq) == due_ms:
                 size = self.size(seq)
@@ -87,9 +93,9 @@ class Upkeep(Shelf):
                 self.owner.activate(self, seq, now_ms)
                 kernel.let_go(location, size)
         if self.dying:
-            self._wait_to_bury()
+            self._go_on(kernel.is_full)
         if self._is_one_due(now_ms):
-            kernel.put_off(self)
+            self._go_on(self._lacks_room())
         if (self.receivers or self.has_expired) and self.index.expires_min <= now_ms:
             self._expire(now_ms)
         if self.is_leaving:
@@ -97,6 +103,9 @@ class Upkeep(Shelf):
 
     def _is_one_due(self, now_ms: int) -> bool:
         return bool(self.scheduled) and self.scheduled[0][0] <= now_ms
+
+    def _lacks_room(self) -> bool:
+        return self.kernel.is_full and self.owner.writes_anew()
 
     def _expire(self, now_ms: int) -> None:
         """Let go those whose time is over."""
@@ -122,10 +131,11 @@ class Upkeep(Shelf):
         if not expires_ms or expires_ms > now_ms:
             return False
         kernel = self.kernel
-        if kernel.effort_left <= 0 or (self.dead_letters_expired and kernel.is_full):
+        lacks_room = self.dead_letters_expired and kernel.is_full
+        if kernel.effort_left <= 0 or lacks_room:
             self.index.note_expiry(seq, expires_ms)
             self.has_expired = True
-            self._wait_to_bury()
+            self._go_on(lacks_room)
         elif self.dead_letters_expired:
             self._bury(
                 seq, "TTLExpiredException", "The message expired and was dead lettered.",
@@ -143,15 +153,17 @@ class Upkeep(Shelf):
         if self._may_bury():
             self._bury(seq, reason, description, delivery_count, now_ms)
             return
+        self._note_attempt(seq, delivery_count, ACTIVE)
         self.index.set_state(seq, LOCKED)
         self.dying.append((seq, reason, description, delivery_count))
-        self._wait_to_bury()
+        self._go_on(self.kernel.is_full)
 
     def _may_bury(self) -> bool:
         return self.kernel.effort_left > 0 and not self.kernel.is_full
 
-    def _wait_to_bury(self) -> None:
-        if self.kernel.is_full:
+    def _go_on(self, lacks_room: bool) -> None:
+        """Go on with the next batch, or when there is room."""
+        if lacks_room:
             self.kernel.wait_for_room(self)
         else:
             self.kernel.put_off(self)

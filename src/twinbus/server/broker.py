@@ -365,7 +365,7 @@ class Broker:
                 return
             self._begin_carrying(segments)
         if self._carrier is not None and not self._carrier.finished:
-            self._carrier.step(_CARRY_STEP_BYTES)
+            self._carrier.step(_CARRY_STEP_BYTES, self.hub.now_ms)
 
     def _begin_carrying(self, segments: list[tuple[int, int]]) -> None:
         """Take on the oldest segment, unless the last round brought too little."""
@@ -379,7 +379,7 @@ class Broker:
                 self._compact_from = self.journal.current_segment + len(segments)
                 return
         self._round_freed += size
-        self._carrier = Carrier(self.engine, number + 1, self.hub.now_ms)
+        self._carrier = Carrier(self.engine, number + 1)
 
     def _has_garbage(self, segments: list[tuple[int, int]]) -> bool:
         total = sum(size for _, size in segments)

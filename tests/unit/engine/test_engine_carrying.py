@@ -9,6 +9,7 @@ from twinbus.engine import settlement
 from twinbus.engine.carrying import Carrier
 from twinbus.engine.index import DEFERRED, SCHEDULED
 from twinbus.engine.settlement import PLAIN_COMPLETE, Settlement
+from twinbus.engine.shifting import shift
 
 
 def fill_segment(kit: Kit) -> None:
@@ -22,9 +23,9 @@ def fill_segment(kit: Kit) -> None:
 def carry_all(kit: Kit, bytes_max: int = 1 << 20) -> None:
     """Carry everything out of all segments but the current one, and drop them."""
     segment = kit.log.records[-1][0] >> 32
-    carrier = Carrier(kit.engine, segment, kit.now_ms)
+    carrier = Carrier(kit.engine, segment)
     while not carrier.finished:
-        carrier.step(bytes_max)
+        carrier.step(bytes_max, kit.now_ms)
     kit.settle_down()
     kit.log.drop_before(segment)
 
@@ -122,11 +123,11 @@ def test_e6_session_states_are_carried_some_at_a_time() -> None:
         queue.main.set_session_state(f"s{number}", b"%d" % number * 10_000, kit.now_ms)
         queue.main.detach(taker, kit.now_ms)
     fill_segment(kit)
-    carrier = Carrier(kit.engine, kit.log.records[-1][0] >> 32, kit.now_ms)
+    carrier = Carrier(kit.engine, kit.log.records[-1][0] >> 32)
     steps = 0
     while not carrier.finished:
         written = len(kit.log.records)
-        carrier.step(100_000)
+        carrier.step(100_000, kit.now_ms)
         assert sum(len(record) for _, record in kit.log.records[written:]) < 150_000
         steps += 1
         if steps == 2:
@@ -152,12 +153,12 @@ def test_e7_an_entity_that_goes_while_its_ids_are_carried_does_no_harm() -> None
     queue = kit.queue(requires_duplicate_detection=True)
     kit.send(queue, *[payload(message_id=str(number)) for number in range(1_500)])
     fill_segment(kit)
-    carrier = Carrier(kit.engine, kit.log.records[-1][0] >> 32, kit.now_ms)
+    carrier = Carrier(kit.engine, kit.log.records[-1][0] >> 32)
     while not 500 < kit.log.carried < 1_200:
-        carrier.step(1)
+        carrier.step(1, kit.now_ms)
     kit.namespace.delete("q")
     while not carrier.finished:
-        carrier.step(1)
+        carrier.step(1, kit.now_ms)
     kit.settle_down()
     kit.log.drop_before(carrier.segment)
     kit.restart()
@@ -187,11 +188,11 @@ def test_carrying_goes_a_little_at_a_time() -> None:
     kit.send(queue, *[payload(b"x" * 100) for _ in range(10)])
     fill_segment(kit)
     segment = kit.log.records[-1][0] >> 32
-    carrier = Carrier(kit.engine, segment, kit.now_ms)
+    carrier = Carrier(kit.engine, segment)
     steps = 0
     while not carrier.finished:
         before = kit.log.carried
-        carrier.step(1)
+        carrier.step(1, kit.now_ms)
         # A message, or an entity with how far its numbers had come.
         assert kit.log.carried - before <= 2
         steps += 1
@@ -203,14 +204,14 @@ def test_a_thousand_queues_are_carried_some_at_a_time() -> None:
     for number in range(1000):
         kit.queue(f"q{number}")
     fill_segment(kit)
-    carrier = Carrier(kit.engine, kit.log.records[-1][0] >> 32, kit.now_ms)
-    carrier.step(1 << 20)
+    carrier = Carrier(kit.engine, kit.log.records[-1][0] >> 32)
+    carrier.step(1 << 20, kit.now_ms)
     assert 0 < kit.log.carried <= 101
     assert not carrier.finished
     kit.namespace.delete("q0")
     kit.queue("q0", lock_duration_ms=7_000)
     while not carrier.finished:
-        carrier.step(1 << 20)
+        carrier.step(1 << 20, kit.now_ms)
     kit.settle_down()
     kit.log.drop_before(carrier.segment)
     kit.restart()
@@ -223,10 +224,10 @@ def test_what_is_settled_while_it_waits_its_turn_is_not_carried() -> None:
     queue = kit.queue()
     kit.send(queue, payload(b"a"), payload(b"b"))
     fill_segment(kit)
-    carrier = Carrier(kit.engine, kit.log.records[-1][0] >> 32, kit.now_ms)
+    carrier = Carrier(kit.engine, kit.log.records[-1][0] >> 32)
     kit.taker(queue, peek_lock=False)
     while not carrier.finished:
-        carrier.step(1 << 20)
+        carrier.step(1 << 20, kit.now_ms)
     kit.settle_down()
     kit.log.drop_before(carrier.segment)
     kit.restart()
@@ -256,3 +257,23 @@ def test_a_removed_entitys_number_is_not_given_again() -> None:
     carry_all(kit)
     kit.restart()
     assert kit.queue("new").number > number
+
+
+def test_e7_ids_are_kept_when_the_clock_is_set_back_while_they_wait_to_be_carried() -> None:
+    """They moved with the clock, and are as young as before."""
+    kit = Kit()
+    kit.now_ms += 3_600_000
+    queue = kit.queue(requires_duplicate_detection=True)
+    kit.send(queue, payload(message_id="known"))
+    fill_segment(kit)
+    carrier = Carrier(kit.engine, kit.log.records[-1][0] >> 32)
+    kit.now_ms -= 3_600_000
+    shift(kit.engine, -3_600_000, kit.now_ms)
+    while not carrier.finished:
+        carrier.step(1 << 20, kit.now_ms)
+    kit.settle_down()
+    kit.log.drop_before(carrier.segment)
+    for _ in range(2):
+        kit.send(kit.namespace.queue("q"), payload(message_id="known"))
+        assert len(kit.bodies(kit.namespace.queue("q"))) == 1
+        kit.restart()

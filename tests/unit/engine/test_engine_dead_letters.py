@@ -293,6 +293,18 @@ def test_d3_e11_nothing_dies_of_deliveries_on_a_full_disk() -> None:
     assert kit.bodies(queue, DEAD) == [b"body"]
 
 
+def test_r7_what_waits_to_die_keeps_its_delivery_count_over_a_restart() -> None:
+    """Its receiver was told that the attempt has failed."""
+    kit = Kit()
+    queue = kit.queue(max_delivery_count=2)
+    kit.send(queue, payload())
+    kit.engine.kernel.set_full(True)
+    assert fail_until_dead(kit, queue) == 2
+    kit.restart()
+    queue = kit.namespace.queue("q")
+    assert kit.taker(queue).counts == [2]
+
+
 def test_e11_what_a_receiver_wants_written_anew_is_refused_on_a_full_disk() -> None:
     kit = Kit()
     queue = kit.queue()

@@ -317,3 +317,35 @@ def test_e6_r7_a_session_that_is_released_looks_at_its_own_locks_only() -> None:
     # The entity goes with locks on it.
     kit.namespace.delete("q")
     assert again.detached is not None
+
+
+def test_e6_a_session_that_nobody_takes_does_not_grow_with_what_expires_in_it() -> None:
+    """One with a state is never forgotten."""
+    kit = Kit()
+    queue = kit.queue(requires_session=True)
+    keeper = kit.session_taker(queue, "a")
+    queue.main.set_session_state("a", b"half way", kit.now_ms)
+    queue.main.detach(keeper, kit.now_ms)
+    kit.session_taker(queue, "another")  # expired messages go while somebody receives (D5)
+    for _ in range(30):
+        kit.send(queue, *[payload(session_id="a", ttl_ms=1_000) for _ in range(100)])
+        kit.wait(2_000)
+        assert queue.main.index.live == 0
+    assert queue.main.sessions is not None
+    assert len(queue.main.sessions.sessions["a"].waiting) <= 1_100
+
+
+def test_e6_a_search_past_what_expired_in_a_session_ends_at_what_is_left() -> None:
+    """Also if what is stale is swept meanwhile: the first that expires is one too many."""
+    kit = Kit()
+    queue = kit.queue(requires_session=True)
+    kit.send(queue, payload(session_id="a", ttl_ms=1_000))
+    kit.send(queue, *[payload(b"%d" % n, session_id="a") for n in range(3)])
+    kit.send(queue, *[payload(session_id="a") for _ in range(1_004)])
+    queue.main.remove_range(5, queue.main.durable_seq, records.PURGED)
+    kit.now_ms += 2_000
+    taker = Taker(kit, queue.main, 9, peek_lock=True)
+    queue.main.accept_session(taker, "a", kit.now_ms)
+    queue.main.want(taker)
+    kit.engine.kernel.dispatch_ready(kit.now_ms)
+    assert taker.bodies == [b"0", b"1", b"2"]

@@ -10,6 +10,7 @@ from engine_kit import Kit, payload, present
 from tests.support.payloads import check_payloads
 from twinbus.core.descriptions import RuleDescription
 from twinbus.engine import records
+from twinbus.engine import stored as form
 from twinbus.engine.carrying import Carrier
 from twinbus.engine.entities import Holder, Subscription
 from twinbus.engine.settlement import PLAIN_COMPLETE
@@ -47,15 +48,46 @@ def fill_segment(kit: Kit) -> None:
 
 def begin_carrying(kit: Kit) -> Carrier:
     fill_segment(kit)
-    return Carrier(kit.engine, kit.log.records[-1][0] >> 32, kit.now_ms)
+    return Carrier(kit.engine, kit.log.records[-1][0] >> 32)
 
 
 def finish(kit: Kit, carrier: Carrier) -> None:
     while not carrier.finished:
-        carrier.step(1)
+        carrier.step(1, kit.now_ms)
         check_payloads(kit.engine)
     kit.settle_down()
     kit.log.drop_before(carrier.segment)
+
+
+@pytest.mark.parametrize("where", ["topic", "subscriptions"])
+def test_e8_copies_with_another_time_to_live_are_written_once(where: str) -> None:
+    """Each of them alone could be more than a batch holds: a large message, many subscriptions."""
+    kit = Kit(memory_bytes_max=0)
+    limited = {"default_message_time_to_live_ms": 60_000}
+    topic = kit.topic(**limited if where == "topic" else {})
+    given = limited if where == "subscriptions" else {}
+    subscriptions = [kit.subscription(name, **given) for name in "abcd"]
+    subscriptions += [kit.subscription("longer"), kit.subscription("shorter")]
+    for name, ttl_ms in (("longer", 90_000), ("shorter", 30_000)):
+        description = kit.namespace.subscription("t", name).description
+        changed = replace(description, default_message_time_to_live_ms=ttl_ms)
+        kit.namespace.update_subscription(changed, kit.now_ms)
+    written = len(kit.log.records)
+    kit.send(topic, payload(BODY))
+    payloads = {"topic": 2, "subscriptions": 3}[where]
+    assert sum(len(record) > len(BODY) for _, record in kit.log.records[written:]) == payloads
+    assert live(kit) == payloads
+    kit.restart()
+    assert live(kit) == payloads
+    shown = []
+    for name in ("a", "d", "longer", "shorter"):
+        stored = kit.taker(kit.namespace.subscription("t", name)).stored[0]
+        shown.append(form.ttl_of(stored))
+    longer_ms = {"topic": 60_000, "subscriptions": 90_000}[where]
+    assert shown == [60_000, 60_000, longer_ms, 30_000]
+    for subscription in list(kit.namespace.topic("t").subscriptions.values()):
+        kit.namespace.delete(subscription.path)
+    assert (live(kit), kit.engine.kernel.live_bytes) == (0, 0)
 
 
 @pytest.mark.parametrize("order", [NAMES, NAMES[::-1], "cbead"])
@@ -207,7 +239,7 @@ def test_copies_that_go_while_others_are_carried_count_no_more(gone: str, carrie
     carrier = begin_carrying(kit)
     old = subscriptions[0].main.location(1)
     while sum(s.main.location(1) != old for s in subscriptions) < carried:
-        carrier.step(1)
+        carrier.step(1, kit.now_ms)
     for name in gone:
         complete(kit, subscriptions[NAMES.index(name)])
         check_payloads(kit.engine)
@@ -227,7 +259,7 @@ def test_a_copy_that_is_changed_after_it_was_carried_is_not_taken_for_the_others
     first = subscriptions[0]
     place = first.main.location(1)
     while first.main.location(1) == place:
-        carrier.step(1)
+        carrier.step(1, kit.now_ms)
     first.main.replace(1, first.main.stored(1) + b"changed")
     finish(kit, carrier)
     kit.restart()

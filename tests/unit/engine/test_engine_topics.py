@@ -9,6 +9,7 @@ from twinbus.core.descriptions import RuleDescription
 from twinbus.engine import settlement
 from twinbus.engine import stored as form
 from twinbus.engine.entities import Subscription
+from twinbus.engine.message import take_in
 from twinbus.engine.settlement import Settlement
 
 RED = RuleDescription("red", "sql", "color = 'red'")
@@ -235,3 +236,22 @@ def test_copies_share_one_payload_in_the_journal() -> None:
     kit.restart()
     for name in ("a", "b", "c"):
         assert kit.bodies(kit.namespace.subscription("t", name)) == [b"x" * 1_000]
+
+
+def test_e8_e4_a_message_of_which_too_much_would_be_written_is_refused() -> None:
+    """All its copies go into one batch of the journal; one that is too large stops the broker."""
+    kit = Kit()
+    topic = kit.topic(max_message_size_in_kilobytes=100 * 1024)
+    rule = RuleDescription("r", action="SET done = 1")
+    changed = [kit.subscription(f"changed{n}", rule=rule) for n in range(9)]
+    for n in range(20):
+        kit.subscription(f"like{n}")
+    largest = take_in(payload(), str)
+    # One payload for those that are alike, nine that an action changes.
+    largest.wire_bytes = 100 * 1024 * 1024
+    topic.check(largest)
+    kit.namespace.create_rule(changed[0], RuleDescription("r2", action="SET done = 2"), kit.now_ms)
+    error = refusal(lambda: topic.check(largest))
+    assert error.kind is errors.MESSAGE_TOO_LARGE
+    largest.wire_bytes //= 2
+    topic.check(largest)

@@ -14,6 +14,7 @@ from twinbus.core.descriptions import QueueDescription, SubscriptionDescription,
 from twinbus.core.errors import BusError
 from twinbus.engine import records
 from twinbus.engine.entities import Queue
+from twinbus.engine.index import ACTIVE
 from twinbus.engine.message import take_in
 from twinbus.server import broker as broker_module
 from twinbus.server.administration import NamespaceAdministration
@@ -161,6 +162,44 @@ def test_e11_on_a_full_disk_entities_can_be_changed_and_removed() -> None:
     machine.run(2)
     assert machine.broker.why_refusing() is None
     perform(admin.create_queue(QueueDescription("another")))
+    machine.close()
+
+
+@pytest.mark.parametrize("case", ["due in a topic", "due with a new time to live", "handed on"])
+def test_e11_what_the_broker_moves_unasked_leaves_a_full_disk_to_settlements(case: str) -> None:
+    """What would be written anew on its way waits for room, also after a restart."""
+    disk = MemoryDisk(capacity_bytes=120_000)
+    machine = OneQueue(20_000, disk)
+    now_ms = machine.broker.begin_turn()
+    namespace = machine.broker.engine.namespace("n", now_ms)
+    topic = namespace.create_topic(TopicDescription("t"), now_ms)
+    namespace.create_subscription(SubscriptionDescription("t", "s"), None, now_ms)
+    entity = topic if case == "due in a topic" else machine.queue
+    due_ms = None if case == "handed on" else now_ms + 60_000
+    while machine.broker.why_refusing() is None:
+        message = take_in(payload(bytes(2_000), due_ms=due_ms), str)
+        entity.publish(message, machine.broker.begin_turn())
+        machine.run()
+    sent = entity.main.index.live
+    changed = replace(machine.queue.description, forward_to="t" if case == "handed on" else None)
+    if case == "due with a new time to live":
+        changed.default_message_time_to_live_ms = 86_400_000
+    namespace.update_queue(changed, machine.broker.begin_turn())
+    for _ in range(2):
+        machine.run(120)
+        assert machine.broker.journal.failed is None
+        assert machine.broker.kernel.deadline_ms() == 0, "it would turn and turn"
+        assert sum(stream.index.live for stream in machine.broker.engine.streams()) == sent
+        disk.kill_holders()
+        machine = OneQueue(20_000, disk)
+    disk.kill_holders()
+    disk.capacity_bytes = 1_000_000
+    machine = OneQueue(20_000, disk)
+    machine.run(120)
+    arrived = machine.queue.main
+    if case != "due with a new time to live":
+        arrived = machine.broker.engine.namespace("n", 0).subscription("t", "s").main
+    assert arrived.index.live == arrived.count_state(ACTIVE) == sent
     machine.close()
 
 
