@@ -224,6 +224,30 @@ def test_l1_half_a_character_of_utf_16_stops_no_capture(
     assert [row.get("message_id") for row in rows[-2:]] == ["\ufffd"] * 2
 
 
+def test_l1_texts_are_cut_so_that_no_sender_fills_a_column(
+    written: WrittenJournal, tmp_path: Path
+) -> None:
+    """64K rows are columns at once, and Arrow's texts of one column have 2 GB together."""
+    long = "x" * 60_000
+    dead = take_in(wire([long], {"DeadLetterReason": long}), lambda: "").stored
+    parked = take_in(wire([b"x" * 60_000] + [None] * 9 + [long], {"x-ms-path": long}), lambda: "")
+    written.commit(
+        queue_put(BACKLOG, "primary/x-servicebus-transfer/0"),
+        message(1, dead, STREAM | 1),
+        message(1, parked.stored, BACKLOG << 2),
+        records.remembered(STREAM, 5, codec.encode(long)),
+        observed(observations.DUPLICATE_DROPPED, STREAM, rest=long.encode()),
+        observed(observations.FILTER_FAILED, STREAM, rest=f"Why: {long}".encode()),
+    )
+    written.close()
+    capture(written, tmp_path / "root")
+    rows = read_rows(tmp_path / "root")
+    texts = ("message_id", "session_id", "reason", "description", "correlation")
+    lengths = {len(str(row[name])) for row in rows for name in texts if name in row}
+    assert max(lengths) == 4096
+    assert len([name for row in rows for name in texts if name in row]) == 9
+
+
 @pytest.mark.parametrize(
     "record",
     [b"\x63", observed(99, STREAM), records.settled(STREAM, 1, 1, 99)],
