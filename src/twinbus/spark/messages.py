@@ -128,7 +128,7 @@ def _row(payload: bytes, texts: _Maps, types: _Maps) -> tuple[object, ...]:
     seq: object = None
     enqueued_ms: object = None
     fields: list[Any] = _NO_FIELDS
-    pairs: list[tuple[str, object]] | None = None
+    pairs: dict[str, object] | None = None
     body: bytes | None = None
     body_type: str | None = None
     while pos < size:
@@ -256,14 +256,14 @@ def _fields(payload: bytes, at: int, end: int) -> list[Any]:
     return found + _NO_FIELDS[len(found) :]
 
 
-def _pairs(payload: bytes, at: int, end: int) -> list[tuple[str, object]]:
-    """Names and values of the application properties."""
+def _pairs(payload: bytes, at: int, end: int) -> dict[str, object]:
+    """Names and values of the application properties. What is there twice is so by mistake, and
+    a map that has it twice could not be sent again: the last one counts, as with other readers."""
     count, pos = _elements(payload, at)
-    found: list[tuple[str, object]] = []
+    found: dict[str, object] = {}
     for _ in range(count >> 1):
         key, pos = _value(payload, pos)
-        value, pos = _value(payload, pos)
-        found.append((str(key), value))
+        found[str(key)], pos = _value(payload, pos)
     if pos > end:
         raise DecodeError("application properties longer than their section", at)
     return found
@@ -290,7 +290,7 @@ def _decoded(payload: bytes, pos: int) -> tuple[object, int]:
 
 
 def _keep_pairs(
-    pairs: list[tuple[str, object]] | None, texts: _Maps, types: _Maps
+    pairs: dict[str, object] | None, texts: _Maps, types: _Maps
 ) -> tuple[str | None, str | None]:
     """Put application properties into their columns; give the two that tell of a death."""
     if not pairs:
@@ -300,7 +300,7 @@ def _keep_pairs(
     texts.offsets.append(len(texts.keys))
     typed = len(types.keys)
     reason = description = None
-    for name, value in pairs:
+    for name, value in pairs.items():
         texts.keys.append(name)
         if type(value) is str:
             texts.values.append(value)

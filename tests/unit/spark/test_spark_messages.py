@@ -251,6 +251,16 @@ def test_l3_a_sender_cannot_say_how_large_an_omitted_body_was(said: int, body: b
     assert size == len(payload) or not body
 
 
+def test_l3_a_property_that_is_there_twice_can_be_sent_again() -> None:
+    pairs = encode_map([("a", encode(5)), ("a", encode("five")), (None, encode(1))])
+    batch = to_batch([b"\x00\x53\x74" + pairs + b"\x00\x53\x75\xa0\x01x"])
+    (row,) = batch.to_pylist()
+    assert row["application_properties"] == [("a", "five"), ("None", "1")]
+    assert row["application_property_types"] == [("None", "long")]
+    (again,) = to_messages(batch, lambda _: "m")
+    assert to_batch([again])["application_properties"] == batch["application_properties"]
+
+
 def test_bodies_are_left_out_on_request_and_their_size_is_known() -> None:
     (payload,) = to_messages(batch_of([{"body": b"x" * 500}]), lambda _: "m")
     stored, start = form.without_body(take_in(payload, lambda: "m").stored)
