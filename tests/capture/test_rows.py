@@ -13,6 +13,7 @@ from tests.capture.captured import assert_complete, read_rows, read_table
 from tests.capture.journals import NOON_MS, STREAM, WrittenJournal, placed, queue_put
 from tests.capture.naive import Expansion, expand, time_of
 from twinbus.amqp import codec
+from twinbus.amqp.types import Char
 from twinbus.capture import schema
 from twinbus.capture.capturer import Capturer, Settings
 from twinbus.capture.files import held
@@ -197,6 +198,54 @@ def test_carried_copies_are_no_rows(written: WrittenJournal, tmp_path: Path) -> 
     assert read_rows(tmp_path / "root") == expand(written.directory)
     assert_complete(tmp_path / "root", 1, 4)
     assert read_rows(tmp_path / "root")[-1]["entity"] == "late"
+
+
+def test_l1_half_a_character_of_utf_16_stops_no_capture(
+    written: WrittenJournal, tmp_path: Path
+) -> None:
+    """AMQP has it as a char, and a property of a message may be one; Parquet's texts cannot."""
+    half = Char("\ud800")
+    dead = take_in(wire(["m-1"], {"DeadLetterReason": half}), lambda: "").stored
+    parked = take_in(wire(["m-2"], {"x-ms-path": half}), lambda: "").stored
+    written.commit(
+        queue_put(),
+        queue_put(BACKLOG, "primary/x-servicebus-transfer/0"),
+        message(1, dead, STREAM | 1),
+        message(1, parked, BACKLOG << 2),
+        message(2, take_in(wire([half]), lambda: "").stored, STREAM),
+        records.remembered(STREAM, 5, codec.encode(half)),
+    )
+    written.close()
+    capture(written, tmp_path / "root")
+    assert_complete(tmp_path / "root", 1, 6)
+    rows = read_rows(tmp_path / "root")
+    assert [row.get("reason") for row in rows if row.get("message_id") == "m-1"] == ["\ufffd"]
+    assert [row.get("correlation") for row in rows if row.get("message_id") == "m-2"] == ["\ufffd"]
+    assert [row.get("message_id") for row in rows[-2:]] == ["\ufffd"] * 2
+
+
+def test_l1_texts_are_cut_so_that_no_sender_fills_a_column(
+    written: WrittenJournal, tmp_path: Path
+) -> None:
+    """64K rows are columns at once, and Arrow's texts of one column have 2 GB together."""
+    long = "x" * 60_000
+    dead = take_in(wire([long], {"DeadLetterReason": long}), lambda: "").stored
+    parked = take_in(wire([b"x" * 60_000] + [None] * 9 + [long], {"x-ms-path": long}), lambda: "")
+    written.commit(
+        queue_put(BACKLOG, "primary/x-servicebus-transfer/0"),
+        message(1, dead, STREAM | 1),
+        message(1, parked.stored, BACKLOG << 2),
+        records.remembered(STREAM, 5, codec.encode(long)),
+        observed(observations.DUPLICATE_DROPPED, STREAM, rest=long.encode()),
+        observed(observations.FILTER_FAILED, STREAM, rest=f"Why: {long}".encode()),
+    )
+    written.close()
+    capture(written, tmp_path / "root")
+    rows = read_rows(tmp_path / "root")
+    texts = ("message_id", "session_id", "reason", "description", "correlation")
+    lengths = {len(str(row[name])) for row in rows for name in texts if name in row}
+    assert max(lengths) == 4096
+    assert len([name for row in rows for name in texts if name in row]) == 9
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,10 @@ _DESCRIPTION = "DeadLetterErrorDescription"
 _PROPERTIES = b"\x00\x53\x73\xc0"
 _SHORT_TEXT = 0xA1
 
+#: Texts are cut to this. A sender may make them as long as its properties can be, and many such
+#: rows would be more than a column holds, or the capturing process.
+CHARS_MAX = 4096
+
 
 class Story(NamedTuple):
     """What a message in a dead-letter or backlog queue tells of itself."""
@@ -48,8 +52,8 @@ def message_id(stored: bytes) -> str | None:
 def id_text(value: object) -> str | None:
     """A message id of any type as a text."""
     if isinstance(value, bytes):
-        return value.hex()
-    return None if value is None else str(value)
+        return value.hex()[:CHARS_MAX]
+    return None if value is None else str(value)[:CHARS_MAX]
 
 
 def dead_letter_story(stored: bytes) -> Story:
@@ -75,7 +79,7 @@ def backlog_story(stored: bytes) -> Story:
 
 def _session_id(stored: bytes) -> str | None:
     try:
-        return Message(stored).session_id()
+        return _text(Message(stored).session_id())
     except (DecodeError, BusError):
         return None
 
@@ -98,5 +102,5 @@ def _application_properties(stored: bytes) -> dict[str, object]:
 
 def _text(value: object) -> str | None:
     if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
-    return None if value is None else str(value)
+        return value.decode("utf-8", "replace")[:CHARS_MAX]
+    return None if value is None else str(value)[:CHARS_MAX]

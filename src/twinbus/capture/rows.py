@@ -367,7 +367,7 @@ class Rows:
             "count": seen.count,
             "consumer": self._consumer(seen.client),
         }
-        text = seen.rest.decode("utf-8", "replace") or None
+        text = seen.rest.decode("utf-8", "replace")[: reading.CHARS_MAX] or None
         if seen.what in _METERED:
             columns |= {"size": seen.bytes, "units": seen.units}
         elif seen.what == observations.LOCK_EXPIRED:

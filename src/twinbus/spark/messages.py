@@ -40,7 +40,9 @@ _BODY_TYPES: Final = {DATA: "data", AMQP_VALUE: "value", AMQP_SEQUENCE: "sequenc
 _PROPERTY_COUNT: Final = 13
 _OMITTED: Final = "omitted-message-body-size"
 _TTL_MS_MAX: Final = 0xFFFFFFFF
-# The end of the year 9999, the last moment that clients can express.
+_INT_MAX: Final = 0x7FFFFFFF
+# The first and the last moment that Python, and so a user's function, can express.
+_EARLIEST_MS: Final = -62_135_596_800_000
 _LATEST_MS: Final = 253_402_300_799_999
 
 # What follows the header of a message that has no annotations but the broker's.
@@ -126,7 +128,7 @@ def _row(payload: bytes, texts: _Maps, types: _Maps) -> tuple[object, ...]:
     seq: object = None
     enqueued_ms: object = None
     fields: list[Any] = _NO_FIELDS
-    pairs: list[tuple[str, object]] | None = None
+    pairs: dict[str, object] | None = None
     body: bytes | None = None
     body_type: str | None = None
     while pos < size:
@@ -148,8 +150,7 @@ def _row(payload: bytes, texts: _Maps, types: _Maps) -> tuple[object, ...]:
                 if name == _PLAIN_TIME:
                     end = start + _PLAIN_NUMBERS.size
         elif code in (MESSAGE_ANNOTATIONS, DELIVERY_ANNOTATIONS):
-            for key, raw in map_pairs(payload, at):
-                annotations[key] = _decoded(raw, 0)[0]
+            annotations |= _annotations(payload, at)
         pos = end
     if body is None and _OMITTED not in annotations:
         body, body_type = b"", "data"
@@ -162,13 +163,21 @@ def _row(payload: bytes, texts: _Maps, types: _Maps) -> tuple[object, ...]:
         scheduled = _microseconds(annotations.get("x-opt-scheduled-enqueue-time"))
         source = _text(annotations.get("x-opt-deadletter-source"))
         state = _STATES.get(annotations.get("x-opt-message-state"), state)
-        size += _number(annotations.get(_OMITTED)) or 0
+        if body is None:
+            # Of a body that is there it is a stranger's word.
+            size += max(0, min(_number(annotations.get(_OMITTED)) or 0, _INT_MAX - size))
     reason, description = _keep_pairs(pairs, texts, types)
     return (
         seq, _microseconds(enqueued_ms), state, fields[0], fields[10], partition_key, fields[3],
         fields[6], fields[5], fields[2], fields[4], fields[12], ttl_ms, scheduled,
         delivery_count, source, reason, description, body, body_type, size,
     )  # fmt: skip
+
+
+def _annotations(payload: bytes, at: int) -> dict[object, object]:
+    """What they say under names; a stranger's key may be anything, even a list."""
+    pairs = map_pairs(payload, at)
+    return {key: _decoded(raw, 0)[0] for key, raw in pairs if isinstance(key, str)}
 
 
 _NO_FIELDS: Final[list[Any]] = [None] * _PROPERTY_COUNT
@@ -247,14 +256,14 @@ def _fields(payload: bytes, at: int, end: int) -> list[Any]:
     return found + _NO_FIELDS[len(found) :]
 
 
-def _pairs(payload: bytes, at: int, end: int) -> list[tuple[str, object]]:
-    """Names and values of the application properties."""
+def _pairs(payload: bytes, at: int, end: int) -> dict[str, object]:
+    """Names and values of the application properties. What is there twice is so by mistake, and
+    a map that has it twice could not be sent again: the last one counts, as with other readers."""
     count, pos = _elements(payload, at)
-    found: list[tuple[str, object]] = []
+    found: dict[str, object] = {}
     for _ in range(count >> 1):
         key, pos = _value(payload, pos)
-        value, pos = _value(payload, pos)
-        found.append((str(key), value))
+        found[str(key)], pos = _value(payload, pos)
     if pos > end:
         raise DecodeError("application properties longer than their section", at)
     return found
@@ -281,7 +290,7 @@ def _decoded(payload: bytes, pos: int) -> tuple[object, int]:
 
 
 def _keep_pairs(
-    pairs: list[tuple[str, object]] | None, texts: _Maps, types: _Maps
+    pairs: dict[str, object] | None, texts: _Maps, types: _Maps
 ) -> tuple[str | None, str | None]:
     """Put application properties into their columns; give the two that tell of a death."""
     if not pairs:
@@ -291,7 +300,7 @@ def _keep_pairs(
     texts.offsets.append(len(texts.keys))
     typed = len(types.keys)
     reason = description = None
-    for name, value in pairs:
+    for name, value in pairs.items():
         texts.keys.append(name)
         if type(value) is str:
             texts.values.append(value)
@@ -321,14 +330,14 @@ def _number(value: object) -> int | None:
 def _microseconds(value_ms: object) -> int | None:
     if not isinstance(value_ms, int):
         return None
-    return max(-_LATEST_MS, min(value_ms, _LATEST_MS)) * 1000
+    return max(_EARLIEST_MS, min(value_ms, _LATEST_MS)) * 1000
 
 
 def _annotations_of(payload: bytes) -> dict[object, object]:
     """The message annotations of what may be no message at all."""
     try:
         start = payload.index(b"\x00\x53\x72") + 3
-        return {key: decode_whole(raw) for key, raw in map_pairs(payload, start)}
+        return _annotations(payload, start)
     except (ValueError, IndexError):
         return {}
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from engine_kit import LOCK_MS, Kit, payload, properties_of, refusal
 
+from twinbus.amqp.types import Char
 from twinbus.core import errors
 from twinbus.core.descriptions import RuleDescription
 from twinbus.core.limits import MESSAGE_BYTES_MAX
@@ -123,6 +124,29 @@ def test_e9_scheduled_messages_are_forwarded_when_they_are_due() -> None:
     source, target = chain(kit, 2)
     kit.send(source, payload(due_ms=kit.now_ms + 1_000))
     assert kit.bodies(target) == []
+    kit.wait(1_000)
+    assert kit.bodies(target) == [b"body"]
+
+
+@pytest.mark.parametrize("how", ["at once", "when it is due"])
+def test_e9_a_session_id_that_is_half_a_character_stops_no_forwarding(how: str) -> None:
+    """It is no text, and could not be written: what comes due would stop the broker each time."""
+    kit = Kit(observing=True)
+    target = kit.queue("target", requires_session=True)
+    source = kit.queue("source", forward_to="target")
+    due_ms = kit.now_ms + 1_000 if how == "when it is due" else None
+    kit.send(source, payload(session_id=Char("\ud800"), due_ms=due_ms))
+    kit.wait(1_000)
+    assert kit.bodies(target) == []
+    assert kit.bodies(source, TRANSFER) == [b"body"]
+
+
+def test_e7_e9_an_id_that_is_half_a_character_is_known_again_when_it_is_forwarded() -> None:
+    kit = Kit(observing=True)
+    target = kit.queue("target", requires_duplicate_detection=True)
+    source = kit.queue("source", forward_to="target")
+    for _ in range(2):
+        kit.send(source, payload(message_id=Char("\ud800"), due_ms=kit.now_ms + 1_000))
     kit.wait(1_000)
     assert kit.bodies(target) == [b"body"]
 

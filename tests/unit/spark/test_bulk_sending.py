@@ -11,7 +11,8 @@ import pytest
 from twinbus.amqp.codec import encode, encode_map
 from twinbus.amqp.types import Symbol, ULong
 from twinbus.client import ConnectionLost
-from twinbus.spark.bulk import syphon
+from twinbus.core import limits
+from twinbus.spark.bulk import rounds, syphon
 from twinbus.spark.bulk.outbox import Outbox
 from twinbus.spark.ranges import Ranges
 from twinbus.spark.reading import first_at_or_after
@@ -90,3 +91,29 @@ def test_l4_a_message_that_cannot_be_read_has_a_number_all_the_same(odd: bytes) 
     )
     assert list(syphon._pages(line, Ranges(((4, 5),)))) == [([4, 5], payloads)]
     assert first_at_or_after(line, 1) == 5
+
+
+@pytest.mark.parametrize("text", ["x" * 4_096, "\U0001f600" * 4_096])
+def test_l4_a_round_of_which_all_die_ends_in_one_request_that_the_broker_takes(text: str) -> None:
+    """A refusal names the destination, and a sender may have written a long one."""
+    asked: list[dict[str, Any]] = []
+    line: Any = SimpleNamespace(
+        entity="q",
+        ask_own=lambda operation, body: asked.append(body) or {},
+        ask=lambda operation, body: {},
+    )
+    holding = rounds.Holding(line, "c")
+    last = rounds.ROUND_MESSAGES
+    died = [
+        {"entity": "q", "sequence_number": number, "fate": rounds.DEAD_LETTERED, "count": 1}
+        | {"reason": "amqp:not-found", "description": text}
+        for number in range(1, last + 1)
+    ]
+    holding.settle(rounds.Round("q", 1, Ranges(((1, last),)), Ranges()), died)
+    dead = asked[-1]["dead-lettered"]
+    assert len(dead) == last
+    assert dead[0]["reason"] == "amqp:not-found"
+    assert len(dead[0]["description"]) >= 50
+    assert last * len(encode(dead[0])) < limits.REQUEST_BYTES_MIN
+    holding.settle(rounds.Round("q", 2, Ranges(((1, 1),)), Ranges()), died[:1])
+    assert asked[-1]["dead-lettered"][0]["description"] == text

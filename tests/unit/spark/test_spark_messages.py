@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import uuid
 from typing import Any
 
@@ -219,6 +220,47 @@ def test_the_state_is_told(code: int, state: str) -> None:
     assert to_batch([as_peeked(payload, state=code)])["state"].to_pylist() == [state]
 
 
+@pytest.mark.parametrize("at_ms", [-(2**63), 2**63 - 1])
+def test_a_time_that_python_cannot_express_is_the_nearest_that_it_can(at_ms: int) -> None:
+    """A sender may say any number; it must not hold up a user's function over all others."""
+    annotations = encode_map([(Symbol("x-opt-scheduled-enqueue-time"), encode(Timestamp(at_ms)))])
+    batch = to_batch([b"\x00\x53\x72" + annotations + b"\x00\x53\x75\xa0\x01x"])
+    (row,) = batch.to_pylist()
+    assert row["scheduled_ts"].year == (1 if at_ms < 0 else 9999)
+
+
+@pytest.mark.parametrize("section", [b"\x00\x53\x71", b"\x00\x53\x72"])
+@pytest.mark.parametrize("key", [["a"], {"a": 1}, None, 5])
+def test_l3_an_annotation_under_a_key_that_is_no_text_is_left_out(
+    key: object, section: bytes
+) -> None:
+    annotations = section + encode_map([(key, encode(1))])
+    stored = take_in(annotations + b"\x00\x53\x75\xa0\x01x", lambda: "m").stored
+    payload = form.free_head(stored, 7, 0, 0) + stored[form.bare_start(stored) :]
+    batch = to_batch([payload])
+    assert (batch["sequence_number"].to_pylist(), batch["body"].to_pylist()) == ([7], [b"x"])
+
+
+@pytest.mark.parametrize("said", [2**40, -(2**40)])
+@pytest.mark.parametrize("body", [b"\x00\x53\x75\xa0\x01x", b""])
+def test_l3_a_sender_cannot_say_how_large_an_omitted_body_was(said: int, body: bytes) -> None:
+    annotations = encode_map([(Symbol("omitted-message-body-size"), encode(said))])
+    payload = b"\x00\x53\x72" + annotations + b"\x00\x53\x73\xc0\x04\x01\xa1\x01m" + body
+    (size,) = to_batch([payload])["size"].to_pylist()
+    assert len(payload) <= size <= 2**31 - 1
+    assert size == len(payload) or not body
+
+
+def test_l3_a_property_that_is_there_twice_can_be_sent_again() -> None:
+    pairs = encode_map([("a", encode(5)), ("a", encode("five")), (None, encode(1))])
+    batch = to_batch([b"\x00\x53\x74" + pairs + b"\x00\x53\x75\xa0\x01x"])
+    (row,) = batch.to_pylist()
+    assert row["application_properties"] == [("a", "five"), ("None", "1")]
+    assert row["application_property_types"] == [("None", "long")]
+    (again,) = to_messages(batch, lambda _: "m")
+    assert to_batch([again])["application_properties"] == batch["application_properties"]
+
+
 def test_bodies_are_left_out_on_request_and_their_size_is_known() -> None:
     (payload,) = to_messages(batch_of([{"body": b"x" * 500}]), lambda _: "m")
     stored, start = form.without_body(take_in(payload, lambda: "m").stored)
@@ -265,7 +307,7 @@ def test_what_cannot_be_read_does_not_hold_up_the_rest() -> None:
     assert batch["body"].to_pylist() == [b"x", b"good", b"x"]
     shown = dict(batch["application_properties"][0].as_py())
     assert shown["p0"] == shown["p2"] == "caf\ufffd"
-    assert (shown["p1"], shown["p3"]) == ("?", "\ufffd")
+    assert (base64.b64decode(shown["p1"]), shown["p3"]) == (half, "\ufffd")
     assert dict(batch["application_property_types"][0].as_py())["p4"] == "binary"
     assert len(to_messages(batch, no_id)) == 3
 

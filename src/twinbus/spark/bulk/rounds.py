@@ -49,6 +49,8 @@ ROUND_MESSAGES: Final = 50_000
 _TASK_MESSAGES: Final = 5_000
 # Service Bus takes at most this many characters of reason and description.
 _REASON_CHARS_MAX: Final = 4096
+# Bytes that the texts of a round have together: a broker takes a request of 32 MB.
+_TEXT_BYTES_MAX: Final = 20_000_000
 
 Fate = tuple[int, str, str | None, str | None]
 
@@ -136,14 +138,16 @@ class Holding:
                 f" {len(held.ranges)} were set aside for them: nothing is completed."
             )
         returned = [fate["sequence_number"] for fate in own if fate["fate"] == RETURNED]
+        dying = [fate for fate in own if fate["fate"] == DEAD_LETTERED]
+        # A reason and a description for each.
+        bytes_max = _TEXT_BYTES_MAX // (2 * len(dying) or 1)
         dead = [
             {
                 "sequence-number": fate["sequence_number"],
-                "reason": (fate["reason"] or "")[:_REASON_CHARS_MAX],
-                "description": (fate["description"] or "")[:_REASON_CHARS_MAX],
+                "reason": _cut(fate["reason"], bytes_max),
+                "description": _cut(fate["description"], bytes_max),
             }
-            for fate in own
-            if fate["fate"] == DEAD_LETTERED
+            for fate in dying
         ]
         body = {"returned": returned + list(held.late.numbers()), "dead-lettered": dead}
         self._ask("settle-upto", {"epoch": held.epoch, **body})
@@ -212,6 +216,10 @@ def fates_batch(entity: str, sent: int, others: Sequence[Fate]) -> Any:
     return pa.RecordBatch.from_pylist(
         [dict(zip(FATES.names, row, strict=True)) for row in rows], schema=FATES
     )
+
+
+def _cut(text: str | None, bytes_max: int) -> str:
+    return (text or "")[:_REASON_CHARS_MAX].encode()[:bytes_max].decode(errors="ignore")
 
 
 def _count(tally: Tally, fates: Sequence[dict[str, Any]]) -> None:

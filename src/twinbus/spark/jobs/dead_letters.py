@@ -26,7 +26,8 @@ _VARIABLE: Final = (
     (r"'[^']*'|\"[^\"]*\"|`[^`]*`", "'…'"),
     (r"(?i)\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b", "‹id›"),
     (r"(?i)\b0x[0-9a-f]+\b|\b(?=[a-f]*[0-9])[0-9a-f]{8,}\b", "‹hex›"),
-    (r"\d+(?:[.,:]\d+)*", "‹n›"),
+    # Java's stack grows with each turn of a repeated group, and ends in a text that is long.
+    (r"\d(?:[\d.,:]*\d)?", "‹n›"),
 )
 _ADVICE: Final = {
     "TTLExpiredException": "They were not received in time. Look for stopped or slow receivers; "
