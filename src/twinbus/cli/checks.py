@@ -21,6 +21,7 @@ from pathlib import Path
 from cryptography import x509
 
 from twinbus import is_compiled
+from twinbus.core.ids import is_key
 from twinbus.engine import records
 from twinbus.journal import JournalError, JournalNewer, RealDisk
 from twinbus.journal.batch import entries
@@ -165,9 +166,9 @@ def check_key(installation: Installation) -> list[Finding]:
     if not path.exists():
         return [Finding("key", OK, "it will be made at the first start")]
     found = []
-    if not path.read_text(errors="replace").strip():
+    if not is_key(path.read_text(encoding="utf-8", errors="replace").strip()):
         advice = "Restore it from a backup, or remove it: then a new key is made."
-        found.append(Finding("key", FAULT, f"{path} is empty", advice))
+        found.append(Finding("key", FAULT, f"{path} holds no key", advice))
     found += _readable_by_others("key", path)
     return found or [Finding("key", OK, str(path))]
 

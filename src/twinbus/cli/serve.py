@@ -27,7 +27,7 @@ from twinbus.cli import capture
 from twinbus.cli.failures import USAGE, CommandError, one_line_errors
 from twinbus.core import limits
 from twinbus.core.errors import BusError
-from twinbus.core.ids import new_key
+from twinbus.core.ids import is_key, new_key
 from twinbus.journal import JournalError, RealDisk
 from twinbus.server.config import Config, ConfigError, load
 from twinbus.server.service import ROOT_POLICY, Service
@@ -162,7 +162,7 @@ def _key(data_dir: Path) -> tuple[str, bool]:
     path = data_dir / "root.key"
     if path.exists():
         kept = path.read_text(encoding="utf-8", errors="replace").strip()
-        if not kept or not kept.isprintable() or "\ufffd" in kept:
+        if not is_key(kept):
             raise CommandError(
                 f"{path} holds no key: restore it from a backup, or remove it and a new one is made"
             )
