@@ -141,6 +141,23 @@ def check_config(installation: Installation) -> list[Finding]:
     return [Finding("configuration", OK, str(installation.config_file))]
 
 
+def may_look(installation: Installation) -> bool:
+    """Whether this user may see what is in the data directory; a new one has nothing to hide."""
+    try:
+        os.stat(installation.data_dir)
+    except PermissionError:
+        return False
+    except OSError:
+        return True
+    return os.access(installation.data_dir, os.R_OK | os.X_OK)
+
+
+def no_look(installation: Installation) -> list[Finding]:
+    what = f"this user may not look into {installation.data_dir}"
+    advice = "Run doctor as the broker's user, or as root."
+    return [Finding("data directory", FAULT, what, advice)]
+
+
 def check_disk(installation: Installation) -> list[Finding]:
     directory = installation.data_dir
     existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
