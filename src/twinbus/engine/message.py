@@ -50,6 +50,8 @@ class Message:
         self.shared = 0
         #: Several entities get it, and may share one payload in the journal.
         self.fans_out = False
+        #: It was dead and is sent again: its id is known wherever it was before.
+        self.is_revived = False
         self._properties: list[object] | None = None
 
     # --- reading ----------------------------------------------------------------------
@@ -126,6 +128,7 @@ class Message:
         copy = Message(self.stored)
         copy.wire_bytes = self.wire_bytes
         copy.header_bytes = self.header_bytes
+        copy.is_revived = self.is_revived
         return copy
 
     def measure(self) -> None:
@@ -199,6 +202,7 @@ class Message:
 
     def forget_death(self) -> None:
         """Take away what dead-lettering added."""
+        self.is_revived = True
         pairs = self.application_properties()
         kept = [pair for pair in pairs if str(pair[0]) not in _DEATH_PROPERTIES]
         if len(kept) != len(pairs):
