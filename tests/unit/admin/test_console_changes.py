@@ -7,6 +7,8 @@ import pytest
 from tests.unit.engine.engine_kit import payload
 from tests.unit.server.server_kit import Machine
 from twinbus.admin.console.changes import Changes, Step
+from twinbus.admin.console.streams import Query
+from twinbus.admin.console.tester import read_rule
 from twinbus.core import names
 from twinbus.core.descriptions import (
     DISABLED,
@@ -118,4 +120,18 @@ def test_a_dead_letter_that_a_topic_would_give_to_nobody_stays(state: str) -> No
         assert place.resubmit(topic, "SET kept = 1").done == 1
         assert place.held == (0, 0)
         assert topic.subscriptions["s"].main.index.live == 1
+    place.machine.close()
+
+
+def test_what_cannot_be_used_is_refused_and_no_failure_of_the_broker() -> None:
+    place = Place()
+    nested: object = 1
+    for _ in range(600):
+        nested = [nested]
+    with pytest.raises(BusError, match="not valid"):
+        place.changes.read({"body": {"value": nested}})
+    assert not Query("\ud800").matcher()(b"\xed\xa0")
+    for field in ("subject", "properties"):
+        with pytest.raises(BusError, match=f"Unknown in a correlation filter: {field}"):
+            read_rule({"filter": "correlation", "correlation": {field: "x"}})
     place.machine.close()

@@ -122,7 +122,7 @@ class Changes:
         try:
             payload = message_form.from_json(given).payload
             return take_in(payload, self._broker.hub.new_message_id)
-        except (ValueError, DecodeError) as error:
+        except (ValueError, DecodeError, RecursionError) as error:
             text = f"The message is not valid: {error}"
             raise UnreadableMessage(errors.ARGUMENT_ERROR, text) from None
 
