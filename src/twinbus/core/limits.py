@@ -25,6 +25,10 @@ TRANSACTIONS_MAX = 1_000
 # Topics.
 SUBSCRIPTIONS_MAX = 2_000
 RULES_MAX = 2_000
+# What a rule says: no message has more properties to compare with. All rules of a subscription
+# are written together whenever one of them changes; Azure's longest expressions fit.
+RULE_CHARS_MAX = 64 * 1024
+RULES_CHARS_MAX = 8 * 1024 * 1024
 
 # AMQP, as Azure Service Bus announces them.
 FRAME_BYTES_MAX = 64 * 1024
