@@ -30,8 +30,13 @@ def test_what_lies_in_the_way_is_neither_used_nor_followed(tmp_path: Path, kind:
 def test_an_export_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
     made = tmp_path / "x.jsonl"
     made.write_text("of before")
-    with pytest.raises(OSError, match="No space"), _whole_file(made) as out:
-        out.write("a message\n")
-        raise OSError(28, "No space left on device")
+
+    def export() -> None:
+        with _whole_file(made) as out:
+            out.write("a message\n")
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        export()
     assert made.read_text() == "of before"
     assert list(tmp_path.iterdir()) == [made]
