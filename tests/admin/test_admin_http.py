@@ -162,8 +162,8 @@ async def test_a_body_that_cannot_be_read_is_400(http: Caller, body: Any) -> Non
     assert (await http.ask("GET", "/q"))[0] == 404
 
 
-async def test_a_body_of_more_than_a_mebibyte_is_413(http: Caller) -> None:
-    status, answer = await http.ask("PUT", "/q", BytesIO(b" " * (1024 * 1024 + 1)))
+async def test_a_body_of_more_than_a_quarter_of_a_mebibyte_is_413(http: Caller) -> None:
+    status, answer = await http.ask("PUT", "/q", BytesIO(b" " * (256 * 1024 + 1)))
     assert status == 413
     assert "TrackingId:" in detail_of(answer)
 

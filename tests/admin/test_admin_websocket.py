@@ -208,6 +208,22 @@ async def test_a_paused_connection_is_not_fed() -> None:
         await websocket.close()
 
 
+async def test_a_client_that_is_not_read_from_and_leaves_is_noticed() -> None:
+    """R7: its locks would be held, and its place, until the connection counted as idle."""
+    async with Port() as port:
+        websocket, connection = await port.connect()
+        connection.transport.write(b"x" * 50_000_000)
+        await asyncio.wait_for(connection.paused.wait(), 5)
+        # As an AMQP connection does whose client leaves too much unread.
+        connection.transport.pause_reading()
+        await websocket.send_bytes(b"one")
+        await websocket.send_bytes(b"two")
+        while connection.received != b"one":
+            await asyncio.sleep(0)
+        websocket._response.connection.transport.abort()  # type: ignore[union-attr]
+        await asyncio.wait_for(connection.lost, 5)
+
+
 async def test_text_is_no_amqp() -> None:
     async with Port() as port:
         websocket, connection = await port.connect()

@@ -142,6 +142,26 @@ def test_a_broker_that_refuses_is_one(
     assert found == f"port {port} (admin): {who} is on it"
 
 
+@pytest.mark.parametrize("answer", [b"SSH-2.0-x\r\n", b"HTTP/1.1 200 OK\r\n", b""])
+def test_a_program_on_the_admin_port_that_speaks_no_http(
+    doctor: CommandLine, data: Path, answer: bytes
+) -> None:
+    with program_on_a_port(answer) as port:
+        options = ("--amqp-port", "0", "--amqps-port", "0", "--admin-port", str(port))
+        found = only_fault(doctor, data, *options, ports=True)
+    assert found == f"port {port} (admin): another program is on it"
+
+
+def test_a_proxy_is_not_asked_for_what_is_on_this_machine(broker: Broker, warm: Warm) -> None:
+    environment = clean_environment() | {"http_proxy": "http://127.0.0.1:1"}
+    environment.pop("no_proxy", None)
+    data = str(broker.directory / "data")
+    ports = broker.ready["ports"]
+    options = ("--amqp-port", "0", "--amqps-port", "0", "--admin-port", str(ports["admin"]))
+    told = CommandLine(environment, warm)("doctor", "--data-dir", data, "--json", *options)
+    assert faults(told) == {}
+
+
 def test_a_data_directory_that_is_a_file(doctor: CommandLine, tmp_path: Path) -> None:
     (tmp_path / "data").write_text("")
     assert "is not a directory" in only_fault(doctor, tmp_path / "data")
@@ -165,6 +185,11 @@ def test_a_full_disk(doctor: CommandLine, tmp_path: Path) -> None:
 def test_a_key_that_others_may_read(doctor: CommandLine, data: Path) -> None:
     (data / "root.key").chmod(0o644)
     assert "may be read by others (mode 644)" in only_fault(doctor, data)
+
+
+def test_a_key_that_the_broker_would_not_take(doctor: CommandLine, data: Path) -> None:
+    (data / "root.key").write_bytes(b"\xff\x00\xfe")
+    assert only_fault(doctor, data) == f"key: {data / 'root.key'} holds no key"
 
 
 def test_an_empty_key(doctor: CommandLine, data: Path) -> None:

@@ -5,6 +5,8 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,30 @@ def test_the_options_they_start_the_broker_with_exist(run: CommandLine) -> None:
     for command in commands:
         assert command[0] == "serve"
         assert all(option in told for option in options_of(command))
+
+
+def test_a_broker_that_takes_no_messages_has_started() -> None:
+    """On a full disk it must be there, so that receiving makes room."""
+    shell = shutil.which("curl") and shutil.which("sh")
+    if shell is None:
+        pytest.skip("curl is not installed here")
+    unit = (DEPLOY / "twinbus.service").read_text()
+    (waiting,) = re.findall(r"^ExecStartPost=/bin/sh -c '(.*)'$", unit, re.MULTILINE)
+
+    class Failing(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(503)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Failing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        command = waiting.replace(":5300/", f":{server.server_port}/")
+        try:
+            subprocess.run([shell, "-c", command], check=True, timeout=5)
+        finally:
+            server.shutdown()
 
 
 def test_systemd_takes_the_unit(tmp_path: Path) -> None:

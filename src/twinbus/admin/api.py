@@ -36,7 +36,8 @@ from twinbus.core.ids import new_key, new_tracking_id
 from twinbus.core.names import subscription_path
 from twinbus.core.units import time_to_iso
 
-BODY_BYTES_MAX = 1024 * 1024
+# A description has some kilobytes. A body is parsed in one go, and the broker waits for it.
+BODY_BYTES_MAX = 256 * 1024
 PAGE_SIZE_MAX = 100
 
 _ENTRY = "application/atom+xml;type=entry;charset=utf-8"

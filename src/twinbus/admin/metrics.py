@@ -4,10 +4,15 @@ Everything is read off the broker when somebody asks; the path of a message coun
 it. The numbers tell names and counts, not contents, so a client on this machine may read them
 as it is. Any other needs HTTP basic authentication with a policy's name and key that gives
 Listen (or Manage): it is what Prometheus can send.
+
+There may be ten thousand entities, and each has some twenty numbers. Their lines are written here,
+some at a time, so that nobody's message waits for a page to be whole.
 """
 
+import asyncio
 import base64
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -22,12 +27,13 @@ from twinbus.core import names
 from twinbus.core.descriptions import LISTEN, MANAGE
 from twinbus.engine.entities import Entity, Subscription
 from twinbus.engine.index import SCHEDULED
-from twinbus.engine.metering import Meter
 from twinbus.engine.namespace import Namespace
 from twinbus.engine.stream import Stream
 from twinbus.server.service import Service
 
-_ENTITY_LABELS = ("namespace", "entity")
+#: Entities whose lines are written before others have their turn.
+_STRIDE = 200
+_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 # Attribute of the meter, name of the metric, help.
 _METERED = (
@@ -45,7 +51,7 @@ _METERED = (
 
 
 class BrokerCollector(Collector):
-    """Makes metrics of a service's present state."""
+    """Makes metrics of a service's present state, but for those of its entities."""
 
     def __init__(self, service: Service, capture: Supervisor | None) -> None:
         self._service = service
@@ -55,7 +61,6 @@ class BrokerCollector(Collector):
         yield from self._broker()
         if self._capture is not None:
             yield from self._captured(self._capture)
-        yield from self._entities()
 
     def _broker(self) -> Iterable[Metric]:
         broker = self._service.broker
@@ -111,38 +116,58 @@ class BrokerCollector(Collector):
             "clients_refused", "Refused because all places were taken.", lobby.refused_total
         )
 
-    def _entities(self) -> Iterable[Metric]:
-        found = [
-            ((namespace.name, entity.path), entity)
-            for namespace, _ in self._service.all()
-            for entity in _entities_of(namespace)
-        ]
-        for attribute, name, text in _METERED:
-            counter = CounterMetricFamily(f"twinbus_{name}", text, labels=_ENTITY_LABELS)
-            for labels, entity in found:
-                counter.add_metric(labels, _read(entity.meter, attribute))
-            yield counter
-        locks = CounterMetricFamily(
-            "twinbus_locks_lost", "Locks that were lost.", labels=_ENTITY_LABELS
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One metric of every entity: what is read, and what stands behind the entity's labels."""
+
+    name: str
+    kind: str
+    help: str
+    read: Callable[[Entity], Iterable[tuple[str, int]]]
+
+    def head(self) -> str:
+        return f"# HELP {self.name} {self.help}\n# TYPE {self.name} {self.kind}\n"
+
+    def lines(self, found: Iterable[tuple[str, Entity]]) -> str:
+        return "".join(
+            f"{self.name}{{{labels}{more}}} {value}\n"
+            for labels, entity in found
+            for more, value in self.read(entity)
         )
-        kept_out = CounterMetricFamily(
-            "twinbus_filter_failures",
-            "Messages that a failing filter kept out of a subscription.",
-            labels=_ENTITY_LABELS,
-        )
-        messages = GaugeMetricFamily(
-            "twinbus_messages", "Messages held, by state.", labels=(*_ENTITY_LABELS, "state")
-        )
-        size = GaugeMetricFamily("twinbus_size_bytes", "Payload held.", labels=_ENTITY_LABELS)
-        for labels, entity in found:
-            streams = entity.streams
-            locks.add_metric(labels, sum(s.locks_lost_total for s in streams.values()))
-            size.add_metric(labels, entity.size_bytes())
-            if isinstance(entity, Subscription):
-                kept_out.add_metric(labels, entity.filter_failures_total)
-            for state, count in _counts(streams).items():
-                messages.add_metric((*labels, state), count)
-        yield from (locks, kept_out, messages, size)
+
+
+def _metered(attribute: str) -> Callable[[Entity], Iterable[tuple[str, int]]]:
+    return lambda entity: (("", getattr(entity.meter, attribute)),)
+
+
+def _locks_lost(entity: Entity) -> Iterable[tuple[str, int]]:
+    return (("", sum(stream.locks_lost_total for stream in entity.streams.values())),)
+
+
+def _filter_failures(entity: Entity) -> Iterable[tuple[str, int]]:
+    return (("", entity.filter_failures_total),) if isinstance(entity, Subscription) else ()
+
+
+def _messages(entity: Entity) -> Iterable[tuple[str, int]]:
+    return ((f',state="{state}"', count) for state, count in _counts(entity.streams).items())
+
+
+def _size(entity: Entity) -> Iterable[tuple[str, int]]:
+    return (("", entity.size_bytes()),)
+
+
+_FAMILIES = (
+    *(Family(f"twinbus_{name}_total", "counter", text, _metered(attribute))
+      for attribute, name, text in _METERED),
+    Family("twinbus_locks_lost_total", "counter", "Locks that were lost.", _locks_lost),
+    Family(
+        "twinbus_filter_failures_total", "counter",
+        "Messages that a failing filter kept out of a subscription.", _filter_failures,
+    ),
+    Family("twinbus_messages", "gauge", "Messages held, by state.", _messages),
+    Family("twinbus_size_bytes", "gauge", "Payload held.", _size),
+)  # fmt: skip
 
 
 class MetricsPage:
@@ -160,9 +185,22 @@ class MetricsPage:
                 text="Use a policy's name and key that gives Listen.",
                 headers={"WWW-Authenticate": 'Basic realm="twinbus"'},
             )
-        return web.Response(
-            body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
-        )
+        return web.Response(body=await self.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def text(self) -> bytes:
+        """The page; others have their turns while it is written."""
+        parts = [generate_latest(self._registry)]
+        found = [
+            (f'entity="{_escaped(entity.path)}",namespace="{_escaped(namespace.name)}"', entity)
+            for namespace, _ in self._service.all()
+            for entity in _entities_of(namespace)
+        ]
+        for family in _FAMILIES:
+            parts.append(family.head().encode())
+            for start in range(0, len(found), _STRIDE):
+                parts.append(family.lines(found[start : start + _STRIDE]).encode())
+                await asyncio.sleep(0)
+        return b"".join(parts)
 
     def _may_read(self, request: web.Request) -> bool:
         scheme, _, credentials = request.headers.get("Authorization", "").partition(" ")
@@ -187,6 +225,10 @@ def _is_local(request: web.Request) -> bool:
     return is_loopback(request.remote or "") and is_loopback(bare_host(request.host))
 
 
+def _escaped(label: str) -> str:
+    return label.translate(_ESCAPES)
+
+
 def _entities_of(namespace: Namespace) -> list[Entity]:
     subscriptions = [s for topic in namespace.topics.values() for s in topic.subscriptions.values()]
     return [*namespace.queues.values(), *namespace.topics.values(), *subscriptions]
@@ -205,11 +247,6 @@ def _counts(streams: dict[int, Stream]) -> dict[str, int]:
 
 def _live(stream: Stream | None) -> int:
     return 0 if stream is None else stream.index.live
-
-
-def _read(meter: Meter, attribute: str) -> int:
-    value: int = getattr(meter, attribute)
-    return value
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

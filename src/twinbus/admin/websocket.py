@@ -133,8 +133,9 @@ class WebSocketTransport(asyncio.Transport):
         try:
             await self._send_all()
         except ConnectionError:
-            # The receiving half sees the same loss and ends the connection.
-            pass
+            # The receiving half sees the same loss and ends the connection, unless it waits for
+            # its client to take what can be sent no more.
+            self._may_read.set()
         except Exception:
             logger.exception("A WebSocket's connection failed while bytes were sent")
             self._carrier.abort()

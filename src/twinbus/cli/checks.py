@@ -21,6 +21,7 @@ from pathlib import Path
 from cryptography import x509
 
 from twinbus import is_compiled
+from twinbus.core.ids import is_key
 from twinbus.engine import records
 from twinbus.journal import JournalError, JournalNewer, RealDisk
 from twinbus.journal.batch import entries
@@ -140,6 +141,23 @@ def check_config(installation: Installation) -> list[Finding]:
     return [Finding("configuration", OK, str(installation.config_file))]
 
 
+def may_look(installation: Installation) -> bool:
+    """Whether this user may see what is in the data directory; a new one has nothing to hide."""
+    try:
+        os.stat(installation.data_dir)
+    except PermissionError:
+        return False
+    except OSError:
+        return True
+    return os.access(installation.data_dir, os.R_OK | os.X_OK)
+
+
+def no_look(installation: Installation) -> list[Finding]:
+    what = f"this user may not look into {installation.data_dir}"
+    advice = "Run doctor as the broker's user, or as root."
+    return [Finding("data directory", FAULT, what, advice)]
+
+
 def check_disk(installation: Installation) -> list[Finding]:
     directory = installation.data_dir
     existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
@@ -165,9 +183,9 @@ def check_key(installation: Installation) -> list[Finding]:
     if not path.exists():
         return [Finding("key", OK, "it will be made at the first start")]
     found = []
-    if not path.read_text(errors="replace").strip():
+    if not is_key(path.read_text(encoding="utf-8", errors="replace").strip()):
         advice = "Restore it from a backup, or remove it: then a new key is made."
-        found.append(Finding("key", FAULT, f"{path} is empty", advice))
+        found.append(Finding("key", FAULT, f"{path} holds no key", advice))
     found += _readable_by_others("key", path)
     return found or [Finding("key", OK, str(path))]
 

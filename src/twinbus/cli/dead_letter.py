@@ -87,7 +87,8 @@ def purge(remote: Remote, printer: Printer, entity: Entity, yes: Yes = False) ->
     path = _dead_letter_path(entity)
     confirm(f"Throw away all messages in {path}?", yes)
     with remote.client() as client:
-        throw_away(printer, path, Node(client, path).delete)
+        node = Node(client, path)
+        throw_away(printer, path, node.purge("active") if node.is_twinbus() else node.delete())
 
 
 class Wanted:
@@ -104,9 +105,16 @@ class Wanted:
 
 
 def _move(node: Node, wanted: Wanted) -> Iterator[int]:
-    """Let the broker move dead letters back; gives how many, page by page."""
+    """Let the broker move dead letters back; gives how many, page by page.
+
+    What dies meanwhile, maybe for the second time, is left: there could be no end of it.
+    """
+    last = node.last_number()
     for page in node.browse(bodies=False):
-        chosen = [shown["sequence_number"] for shown in page if wanted(shown)]
+        meant = [shown for shown in page if shown["sequence_number"] <= last]
+        if not meant:
+            return
+        chosen = [shown["sequence_number"] for shown in meant if wanted(shown)]
         left = len(chosen)
         # Large ones go some at a time.
         while left and (count := node.resubmit(chosen)):
@@ -120,9 +128,11 @@ def send_again(
     """Send dead letters to `target`, completing each once it is there; gives 1 for each.
 
     Those not wanted stay locked, so that others are reached behind them. Any lock may end before
-    its message is settled; then the message comes again. One that was sent is not sent twice.
+    its message is settled; then the message comes again. One that was sent is not sent twice, nor
+    is one that was sent and has died again meanwhile.
     """
     sent: set[int] = set()
+    new_ids: set[str] = set()
     passed_over: dict[int, ServiceBusReceivedMessage] = {}
     seen_again: set[int] = set()
     with (
@@ -139,12 +149,14 @@ def send_again(
                 break
             else:
                 seen_again.add(number)
+            has_died_again = number not in sent and str(shown.get("message_id")) in new_ids
             # One that cannot be read cannot be sent: it stays.
-            if "unreadable" in shown or not wanted(shown):
+            if "unreadable" in shown or has_died_again or not wanted(shown):
                 passed_over[number] = message
                 continue
             if number not in sent:
                 outbox.put(_revived(shown, path))
+                new_ids.add(shown["message_id"])
                 outbox.flush()
                 sent.add(number)
                 yield 1

@@ -16,22 +16,31 @@ def examine(
     installation: Installation, host: str, ports: dict[str, int], remote: Remote | None
 ) -> list[Finding]:
     """Look at everything; a broker may be running meanwhile."""
-    holder = checks.lock_holder(installation)
+    may_look = checks.may_look(installation)
+    holder = checks.lock_holder(installation) if may_look else "unknown"
     port_findings, answers = reach.check_ports(host, ports, holder)
     found = [
         *checks.check_versions(),
         *checks.check_java(),
         *checks.check_limits(),
         *checks.check_config(installation),
+        *(_look(installation, holder, answers) if may_look else checks.no_look(installation)),
+        *port_findings,
+    ]
+    return found if remote is None else [*found, *reach.check_connection(remote)]
+
+
+def _look(installation: Installation, holder: str | None, answers: bool) -> list[Finding]:
+    """What can be seen in the broker's directory."""
+    in_use = holder is not None
+    return [
         *checks.check_disk(installation),
         *checks.check_key(installation),
         *checks.check_certificate(installation, datetime.now(UTC)),
         *checks.check_lock(installation, holder, answers),
-        *checks.check_journal(installation, in_use=holder is not None),
-        *capture_checks.check_capture(installation, in_use=holder is not None),
-        *port_findings,
+        *checks.check_journal(installation, in_use=in_use),
+        *capture_checks.check_capture(installation, in_use=in_use),
     ]
-    return found if remote is None else [*found, *reach.check_connection(remote)]
 
 
 def print_findings(found: list[Finding]) -> None:

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from azure.servicebus import ServiceBusClient
 
 _PAGE = 250
-# Azure's limit.
+# Azure's limit; below this broker's.
 _DELETED_AT_ONCE = 4_000
 # The broker's clock may be ahead of this machine's.
-_AHEAD_MS = 86_400_000
+_AHEAD_MS = 300_000
 # What a broker answers to an operation that it does not know.
 _UNKNOWN_OPERATION = (400, 405, 501)
 # And what this broker says of one that it knows, where there is nothing to receive.
@@ -115,9 +115,28 @@ class Node:
         numbers = [_typed("LONG", number) for number in sequence_numbers]
         return int(self.request("twinbus:resubmit", {"sequence-numbers": numbers})["message-count"])
 
-    def purge(self, state: str) -> int:
-        """Remove some messages in a state; gives how many, 0 at the end (this broker only)."""
-        return int(self.request("twinbus:purge", {"state": state})["message-count"])
+    def last_number(self) -> int:
+        """The sequence number of the last message that is there, 0 if there is none."""
+        found, stride = 0, 1
+        while page := self.peek(found + stride, 1, bodies=False):
+            found, stride = sequence_number(page[0]), stride * 2
+        # It is before the place where nothing was found.
+        while stride > 1:
+            stride //= 2
+            if page := self.peek(found + stride, 1, bodies=False):
+                found = sequence_number(page[0])
+        return found
+
+    def purge(self, state: str) -> Iterator[int]:
+        """Remove the messages in a state, some at a time; gives how many (this broker only).
+
+        A step that is not full has found the end: what comes meanwhile could go on for ever.
+        """
+        count = _DELETED_AT_ONCE
+        while count == _DELETED_AT_ONCE:
+            body = {"state": state, "message-count": _typed("INT", _DELETED_AT_ONCE)}
+            count = int(self.request("twinbus:purge", body)["message-count"])
+            yield count
 
     def undefer(self, sequence_numbers: Sequence[int]) -> int:
         """Make deferred messages active again, in their old places (this broker only).
@@ -137,16 +156,18 @@ class Node:
             return self.undefer(sequence_numbers[:middle]) + self.undefer(sequence_numbers[middle:])
         return len(numbers)
 
-    def delete(self) -> int:
-        """Remove some active messages, on any Service Bus; gives how many, 0 at the end."""
-        before_ms = time.time_ns() // 1_000_000 + _AHEAD_MS
+    def delete(self) -> Iterator[int]:
+        """Remove the active messages of now, some at a time, on any Service Bus; gives how many."""
         body = {
             "message-count": _typed("INT", _DELETED_AT_ONCE),
-            "enqueued-time-utc": _typed("TIMESTAMP", before_ms),
+            "enqueued-time-utc": _typed("TIMESTAMP", time.time_ns() // 1_000_000 + _AHEAD_MS),
         }
-        return int(
-            self.request("com.microsoft:batch-delete-messages", body).get("message-count", 0)
-        )
+        # One that removes fewer than it was asked to need not have found the end.
+        while answer := self.request("com.microsoft:batch-delete-messages", body):
+            count = int(answer.get("message-count", 0))
+            if not count:
+                return
+            yield count
 
 
 def shown_if_readable(payload: bytes) -> dict[str, Any]:

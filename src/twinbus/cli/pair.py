@@ -79,12 +79,15 @@ class Backlog:
             found["exists"] = False
 
     def _count(self, shown: dict[str, Any]) -> None:
-        properties = shown.get("application_properties") or {}
-        path = str(properties.get("x-ms-path") or _UNKNOWN)
-        since = shown["enqueued_time_utc"]
+        # Of one that cannot be read neither is known; some have pairs in place of a map.
+        properties = shown.get("application_properties")
+        named = properties.get("x-ms-path") if isinstance(properties, dict) else None
+        path = str(named or _UNKNOWN)
+        since = shown.get("enqueued_time_utc")
         entity = self.entities.setdefault(path, {"entity": path, "waiting": 0, "oldest": since})
         entity["waiting"] += 1
-        entity["oldest"] = min(entity["oldest"], since)
+        if since is not None:
+            entity["oldest"] = since if entity["oldest"] is None else min(entity["oldest"], since)
 
 
 def _unreachable(primary: Remote, entities: list[str]) -> str | None:

@@ -1,10 +1,10 @@
 """`twinbus purge` and `twinbus undefer`: all messages of an entity that are in one state.
 
 A broker does some at a time, so that others are served in between; the commands go on until
-nothing is left. A run that was stopped is run again.
+nothing is left of what was there. A run that was stopped is run again.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated
 
@@ -38,12 +38,10 @@ def purge(
     confirm(f"Throw away all {state.value} messages in {entity}?", yes)
     with remote.client() as client:
         node = Node(client, entity)
-        if node.is_twinbus():
-            throw_away(printer, entity, lambda: node.purge(state.value))
-        elif state is Purged.ACTIVE:
-            throw_away(printer, entity, node.delete)
-        else:
+        is_twinbus = node.is_twinbus()
+        if not is_twinbus and state is not Purged.ACTIVE:
             raise CommandError(f"only Twinbus can purge {state.value} messages", USAGE)
+        throw_away(printer, entity, node.purge(state.value) if is_twinbus else node.delete())
 
 
 @command(app, "undefer")
@@ -62,12 +60,12 @@ def undefer(remote: Remote, printer: Printer, entity: Entity) -> None:
                 advance(node.undefer([shown["sequence_number"] for shown in page]))
 
 
-def throw_away(printer: Printer, path: str, step: Callable[[], int]) -> None:
-    """Purge step by step until one finds nothing; tells how many went."""
+def throw_away(printer: Printer, path: str, steps: Iterator[int]) -> None:
+    """Purge step by step to the end; tells how many went."""
 
     def tell(count: int) -> None:
         printer.result({"purged": count}, f"{count} purged from {path}.")
 
     with printer.counted(f"Purging {path}", tell) as advance:
-        while count := step():
+        for count in steps:
             advance(count)

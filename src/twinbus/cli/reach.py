@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from email.utils import parsedate_to_datetime
+from http.client import HTTPException
 
 from twinbus.cli.checks import CLOCK_TOLERANCE_S, FAULT, OK, WARNING, Finding
 from twinbus.cli.failures import USAGE, CommandError
@@ -104,14 +105,16 @@ def _speaks_tls(host: str, port: int) -> bool:
 def _speaks_health(host: str, port: int) -> bool:
     name = _reachable(host)
     url = f"http://{f'[{name}]' if ':' in name else name}:{port}/health"
+    # No proxy can tell what is on this machine.
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         try:
-            answer = urllib.request.urlopen(url, timeout=_WAIT_S)
+            answer = direct.open(url, timeout=_WAIT_S)
         except urllib.error.HTTPError as failing:
             answer = failing  # a broker that takes no messages says why
         with answer:
             said = json.load(answer)
-    except (OSError, ValueError):
+    except (OSError, ValueError, HTTPException):
         return False
     return isinstance(said, dict) and said.get("status") in ("healthy", "failing")
 
@@ -138,7 +141,7 @@ def check_connection(remote: Remote) -> list[Finding]:
             return [Finding("connection", FAULT, what, advice)]
         advice = "Is the broker running? Check the host, --admin-endpoint and the firewall."
         return [Finding("connection", FAULT, f"{place}: {error.reason}", advice)]
-    except OSError as error:
+    except (OSError, HTTPException) as error:
         return [Finding("connection", FAULT, f"{place}: {error}", "Is it really the admin port?")]
     found = [_check_token(remote, place)]
     if offset_s is not None and abs(offset_s) > _SKEW_TOLERANCE_S:

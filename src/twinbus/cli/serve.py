@@ -27,7 +27,7 @@ from twinbus.cli import capture
 from twinbus.cli.failures import USAGE, CommandError, one_line_errors
 from twinbus.core import limits
 from twinbus.core.errors import BusError
-from twinbus.core.ids import new_key
+from twinbus.core.ids import is_key, new_key
 from twinbus.journal import JournalError, RealDisk
 from twinbus.server.config import Config, ConfigError, load
 from twinbus.server.service import ROOT_POLICY, Service
@@ -162,20 +162,37 @@ def _key(data_dir: Path) -> tuple[str, bool]:
     path = data_dir / "root.key"
     if path.exists():
         kept = path.read_text(encoding="utf-8", errors="replace").strip()
-        if not kept or not kept.isprintable() or "\ufffd" in kept:
+        if not is_key(kept):
             raise CommandError(
                 f"{path} holds no key: restore it from a backup, or remove it and a new one is made"
             )
         return kept, False
     key = new_key()
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    # Under its name only once it is whole: a start that is cut short here can be repeated.
+    part = data_dir / f"root.key.{os.getpid()}"
+    part.unlink(missing_ok=True)
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:
         file.write(key + "\n")
         file.flush()
         os.fsync(file.fileno())
+    _name_new(part, path)
     # Clients are told the key now: its name, too, must outlive a power cut.
     RealDisk().sync_directory(data_dir)
     return key, True
+
+
+def _name_new(part: Path, path: Path) -> None:
+    """Give a file its name, unless something has that name by now."""
+    try:
+        os.link(part, path)
+    except FileExistsError:
+        raise
+    except OSError:
+        # A file system without links.
+        os.rename(part, path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _key_reference(data_dir: Path) -> str:

@@ -92,9 +92,10 @@ def _whole_file(path: Path) -> Iterator[TextIO]:
     if not path.parent.is_dir():
         raise CommandError(f"there is no directory {path.parent}: make it first", NOT_FOUND)
     part = path.with_name(path.name + ".part")
+    # What it holds was for its receivers only: nobody else's file will do, nor a link to one.
+    part.unlink(missing_ok=True)
+    handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        # What it holds was for its receivers only.
-        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             yield file
         os.replace(part, path)

@@ -189,6 +189,17 @@ class RuleDescription:
     action_parameters: dict[str, tuple[str, str]] = field(default_factory=dict)
     created_ms: int = 0
 
+    def chars(self) -> int:
+        """How much it says."""
+        typed = (self.parameters, self.properties, self.action_parameters)
+        return (
+            len(self.name)
+            + len(self.expression)
+            + len(self.action or "")
+            + sum(len(name) + len(text) for name, text in self.correlation.items())
+            + sum(len(n) + len(kind) + len(t) for some in typed for n, (kind, t) in some.items())
+        )
+
 
 D = TypeVar("D", QueueDescription, TopicDescription, SubscriptionDescription, RuleDescription)
 

@@ -12,3 +12,8 @@ def new_tracking_id() -> str:
 def new_key() -> str:
     """A SAS key like Azure's: 32 random bytes, base64."""
     return base64.b64encode(secrets.token_bytes(32)).decode()
+
+
+def is_key(text: str) -> bool:
+    """Whether what a file held can be a key at all."""
+    return bool(text) and text.isprintable() and "\ufffd" not in text

@@ -26,6 +26,10 @@ TRANSACTIONS_MAX = 1_000
 SUBSCRIPTIONS_MAX = 2_000
 RULES_MAX = 2_000
 COPIES_BYTES_MAX = 1024 * 1024 * 1024
+# What a rule says: no message has more properties to compare with. All rules of a subscription
+# are written together whenever one of them changes; Azure's longest expressions fit.
+RULE_CHARS_MAX = 64 * 1024
+RULES_CHARS_MAX = 8 * 1024 * 1024
 
 # AMQP, as Azure Service Bus announces them.
 FRAME_BYTES_MAX = 64 * 1024

@@ -52,6 +52,8 @@ class Message:
         self.fans_out = False
         #: The same with other times to live, as it fans out: stored form and place in the journal.
         self._limited: dict[int, tuple[bytes, int]] | None = None
+        #: It was dead and is sent again: its id is known wherever it was before.
+        self.is_revived = False
         self._properties: list[object] | None = None
 
     # --- reading ----------------------------------------------------------------------
@@ -128,6 +130,7 @@ class Message:
         copy = Message(self.stored)
         copy.wire_bytes = self.wire_bytes
         copy.header_bytes = self.header_bytes
+        copy.is_revived = self.is_revived
         return copy
 
     def measure(self) -> None:
@@ -218,6 +221,7 @@ class Message:
 
     def forget_death(self) -> None:
         """Take away what dead-lettering added."""
+        self.is_revived = True
         pairs = self.application_properties()
         kept = [pair for pair in pairs if str(pair[0]) not in _DEATH_PROPERTIES]
         if len(kept) != len(pairs):

@@ -130,6 +130,7 @@ class Namespace(Directory):
         description.check()
         rule = rule or RuleDescription(DEFAULT_RULE)
         rule = replace(rule, name=rule.name or DEFAULT_RULE, created_ms=now_ms)
+        _check_room([], rule)
         subscription = Subscription(self.kernel, self, self._number(), description, [rule])
         self._add(subscription, now_ms)
         return subscription
@@ -189,6 +190,7 @@ class Namespace(Directory):
             raise BusError(
                 errors.QUOTA_EXCEEDED, f"A subscription may have at most {limits.RULES_MAX} rules."
             )
+        _check_room([known.description for known in subscription.rules.values()], rule)
         made = Rule(replace(rule, created_ms=now_ms))
         subscription.rules[names.fold(rule.name)] = made
         subscription.accessed_ms = now_ms
@@ -196,6 +198,7 @@ class Namespace(Directory):
 
     def update_rule(self, subscription: Subscription, rule: RuleDescription) -> None:
         old = self.rule(subscription, rule.name)
+        _check_room([r.description for r in subscription.rules.values() if r is not old], rule)
         made = Rule(replace(rule, name=old.description.name, created_ms=old.description.created_ms))
         subscription.rules[names.fold(rule.name)] = made
         self._write(subscription)
@@ -312,6 +315,24 @@ class Namespace(Directory):
                 )
             targets.append(path)
         description.forward_to, description.forward_dead_lettered_messages_to = targets
+
+
+def _check_room(others: list[RuleDescription], rule: RuleDescription) -> None:
+    """Refuse a rule that says too much, by itself or with the subscription's others.
+
+    Not where rules are read: what was taken once is kept.
+    """
+    if rule.chars() > limits.RULE_CHARS_MAX:
+        raise BusError(
+            errors.QUOTA_EXCEEDED,
+            f"A rule may have at most {limits.RULE_CHARS_MAX} characters, its values included.",
+        )
+    if rule.chars() + sum([other.chars() for other in others]) > limits.RULES_CHARS_MAX:
+        raise BusError(
+            errors.QUOTA_EXCEEDED,
+            f"The rules of a subscription may have at most {limits.RULES_CHARS_MAX} characters"
+            " together.",
+        )
 
 
 def _exists(path: str) -> BusError:

@@ -1,6 +1,7 @@
 """Dead letters sent again as on Azure, with locks that end in the middle (R10)."""
 
 import json
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,8 @@ from azure.servicebus.exceptions import MessageLockLostError, ServiceBusConnecti
 from twinbus.amqp import codec
 from twinbus.amqp.types import Symbol
 from twinbus.cli import dead_letter
-from twinbus.cli.dead_letter import Wanted, send_again
+from twinbus.cli.dead_letter import Wanted, _move, send_again
+from twinbus.cli.node import Node
 from twinbus.cli.printer import Printer
 from twinbus.forms.message_form import to_json
 
@@ -55,8 +57,11 @@ class Azure:
     def _deliver(self, number: int) -> Any:
         until = self.left[number] = self.now + self.lock_ticks
         tag = f"{number} until {until}".encode()
-        self._handler._link._incoming_transfer({1: 0, 2: tag, 5: False, 11: payload(number)})
+        self._handler._link._incoming_transfer({1: 0, 2: tag, 5: False, 11: self.payload(number)})
         return SimpleNamespace(_delivery_tag=tag, number=number, until=until)
+
+    def payload(self, number: int) -> bytes:
+        return payload(number)
 
     def complete_message(self, message: Any) -> None:
         self._check(message)
@@ -81,12 +86,52 @@ class Azure:
         self.sent.append(int(encoded.partition(b"number ")[2]))
 
 
-def payload(number: int) -> bytes:
+class Hopeless(Azure):
+    """Whatever is sent dies at once, under another number."""
+
+    def __init__(self, numbers: range, lock_ticks: int) -> None:
+        super().__init__(numbers, lock_ticks)
+        self.id_of: dict[int, str] = {}
+
+    def payload(self, number: int) -> bytes:
+        return payload(number, self.id_of.get(number, "order"))
+
+    def send_messages(self, batch: ServiceBusMessageBatch) -> None:
+        super().send_messages(batch)
+        assert len(self.sent) < 100, "it never ends"
+        number = max(*self.left, 1_000) + 7
+        self.left[number] = 0
+        self.id_of[number] = self.ids[-1]
+
+
+class Twinbus(Node):
+    """A dead-letter queue to which what leaves it comes back, since its receiver always fails."""
+
+    def __init__(self, numbers: list[int]) -> None:
+        self.numbers = numbers
+        self.moved: list[int] = []
+        self.peeks = 0
+
+    def peek(self, from_sequence_number: int = 1, count_max: int = 250, **_: Any) -> list[bytes]:
+        self.peeks += 1
+        found = [number for number in self.numbers if number >= from_sequence_number]
+        return [payload(number) for number in found[:count_max]]
+
+    def resubmit(self, sequence_numbers: Sequence[int]) -> int:
+        assert len(self.moved) < 10_000, "it never ends"
+        left = [number for number in self.numbers if number not in sequence_numbers]
+        last = self.numbers[-1]
+        self.moved += sequence_numbers
+        self.numbers = left + [last + n for n in range(1, len(sequence_numbers) + 1)]
+        return len(sequence_numbers)
+
+
+def payload(number: int, message_id: str = "order") -> bytes:
     annotation = (Symbol("x-opt-sequence-number"), codec.encode(number))
     reason = ("DeadLetterReason", codec.encode("odd" if number % 7 == 1 else "wanted"))
     body = codec.encode(f"number {number}".encode())
     parts = (
-        (0x72, codec.encode_map([annotation])), (0x73, codec.encode(["order"])),
+        (0x72, codec.encode_map([annotation])), (0x73, codec.encode([message_id])),
         (0x74, codec.encode_map([reason])), (0x75, body),
     )  # fmt: skip
     return b"".join(bytes((0x00, 0x53, code)) + value for code, value in parts)
@@ -155,3 +200,25 @@ def test_what_was_resubmitted_is_told_also_of_a_run_that_fails(
         dead_letter.resubmit(remote, Printer(json_output=True), "q", yes=True)
     assert json.loads(capsys.readouterr().out) == {"resubmitted": 3, "atomic": False}
     assert sorted(azure.left) == [5, 6]
+
+
+def test_what_dies_again_meanwhile_is_left_for_the_next_run_elsewhere_too() -> None:
+    azure = Hopeless(range(2, 7), lock_ticks=1_000)
+    assert resubmit(azure) == 5
+    assert azure.sent == [2, 3, 4, 5, 6]
+    assert len(azure.left) == 5
+
+
+@pytest.mark.parametrize("numbers", [[], [1], [3, 700], list(range(5, 1_500, 3))])
+def test_what_dies_again_meanwhile_is_left_for_the_next_run(numbers: list[int]) -> None:
+    """Else a receiver that always fails would keep the command, and itself, busy for ever."""
+    node = Twinbus(list(numbers))
+    assert sum(_move(node, Wanted(None, frozenset()))) == len(numbers)
+    assert node.moved == numbers
+
+
+@pytest.mark.parametrize("numbers", [[], [1], [2], [3, 700], [2**40], list(range(5, 1_500, 3))])
+def test_the_last_number_is_found_in_few_steps(numbers: list[int]) -> None:
+    node = Twinbus(numbers)
+    assert node.last_number() == max(numbers, default=0)
+    assert node.peeks < 50

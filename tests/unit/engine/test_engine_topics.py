@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from engine_kit import Kit, payload, properties_of, refusal
 
-from twinbus.core import errors
+from twinbus.core import errors, limits
 from twinbus.core.descriptions import RuleDescription
 from twinbus.engine import settlement
 from twinbus.engine import stored as form
@@ -255,3 +256,33 @@ def test_e8_e4_a_message_of_which_too_much_would_be_written_is_refused() -> None
     assert error.kind is errors.MESSAGE_TOO_LARGE
     largest.wire_bytes //= 2
     topic.check(largest)
+
+
+def wordy(name: str, chars: int) -> RuleDescription:
+    return RuleDescription(name, "correlation", "", properties={"a": ("string", "x" * chars)})
+
+
+def test_e8_rules_say_only_so_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of a subscription's are one record, and a batch of the journal holds only so much."""
+    monkeypatch.setattr(limits, "RULES_CHARS_MAX", 200_000)
+    kit = Kit()
+    kit.topic()
+    subscription = kit.subscription()
+    namespace, now_ms = kit.namespace, kit.now_ms
+    error = refusal(lambda: namespace.create_rule(subscription, wordy("r", 65_537), now_ms))
+    assert error.kind is errors.QUOTA_EXCEEDED
+    refusal(lambda: kit.subscription("other", rule=wordy("r", 65_537)))
+    assert list(namespace.topic("t").subscriptions) == ["s"]
+    for name in ("a", "b", "c"):
+        namespace.create_rule(subscription, wordy(name, 65_000), now_ms)
+    full = refusal(lambda: namespace.create_rule(subscription, wordy("d", 65_000), now_ms))
+    assert "together" in full.text
+    refusal(lambda: namespace.update_rule(subscription, wordy("$Default", 65_000)))
+    # One that is there can be written anew, and made shorter to make room for others.
+    namespace.update_rule(subscription, wordy("b", 65_000))
+    namespace.update_rule(subscription, wordy("b", 5))
+    namespace.create_rule(subscription, wordy("d", 60_000), now_ms)
+    # What was taken before there was a limit is kept.
+    monkeypatch.setattr(limits, "RULES_CHARS_MAX", 10)
+    kit.restart()
+    assert len(kit.namespace.subscription("t", "s").rules) == 5

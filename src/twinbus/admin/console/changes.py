@@ -18,7 +18,7 @@ from twinbus.amqp.errors import DecodeError
 from twinbus.core import errors
 from twinbus.core.errors import BusError
 from twinbus.engine import records
-from twinbus.engine.entities import Entity, Holder
+from twinbus.engine.entities import Entity, Holder, Subscription, Topic
 from twinbus.engine.index import ACTIVE, DEFERRED, SCHEDULED
 from twinbus.engine.message import Message, take_in
 from twinbus.engine.returning import hand_on, resubmit
@@ -122,7 +122,7 @@ class Changes:
         try:
             payload = message_form.from_json(given).payload
             return take_in(payload, self._broker.hub.new_message_id)
-        except (ValueError, DecodeError) as error:
+        except (ValueError, DecodeError, RecursionError) as error:
             text = f"The message is not valid: {error}"
             raise UnreadableMessage(errors.ARGUMENT_ERROR, text) from None
 
@@ -204,11 +204,38 @@ def _move(stream: Stream, seq: int, message: Message, target: Entity, now_ms: in
     # A subscription does not look at this by itself.
     if isinstance(target, Holder) and target.main.sessions is not None and not message.session_id():
         raise BusError(errors.NOT_ALLOWED, f"'{target.path}' requires sessions: give a session id.")
+    is_later = message.scheduled_ms > now_ms
+    if isinstance(target, Topic) and not is_later and not _is_taken(target, message):
+        # A topic keeps nothing: the last copy of the message would be gone.
+        text = f"No subscription of '{target.path}' would take the message."
+        raise BusError(errors.NOT_ALLOWED, text)
     stream.remove(seq, records.FORWARDED)
-    if message.scheduled_ms > now_ms:
+    if is_later:
         target.schedule(message, now_ms)
     else:
         target.accept(message, now_ms, message.ttl_ms, 0)
+
+
+def _is_taken(topic: Topic, message: Message) -> bool:
+    """Whether a message that is sent to a topic gets to anybody."""
+    view = View(message, uuid4)
+    return any(
+        _takes(subscription, message, view)
+        for subscription in topic.subscriptions.values()
+        if not subscription.send_disabled
+    )
+
+
+def _takes(subscription: Subscription, message: Message, view: View) -> bool:
+    try:
+        # All of them: one that fails keeps out what another has let in (D6).
+        matching = [rule for rule in subscription.rules.values() if rule.matches(view)]
+        for rule in matching:
+            if rule.action is not None:
+                rule.act(message, uuid4)
+    except EvaluationError:
+        return subscription.description.dead_lettering_on_filter_evaluation_exceptions
+    return bool(matching)
 
 
 def _deletable(state: str) -> bytes:

@@ -93,7 +93,7 @@ class PairEvents:
         try:
             event = json.loads(line)
             path = event.get("path")
-        except (ValueError, AttributeError):
+        except (ValueError, AttributeError, RecursionError):
             return
         if not isinstance(path, str):
             return
@@ -112,6 +112,7 @@ class PairEvents:
         elif kind == "PingSent":
             told.pings += 1
         elif kind == "MessagesBacklogged":
-            told.parked += int(event.get("count") or 0)
+            count = event.get("count")
+            told.parked += count if type(count) is int else 0
         elif kind == "MessageSyphoned":
             told.syphoned += 1

@@ -19,6 +19,7 @@ from twinbus.core.errors import BusError
 from twinbus.core.units import HOUR_MS, MINUTE_MS
 from twinbus.engine.namespace import Namespace
 from twinbus.server.authorization import Claim, Guard
+from twinbus.server.lobby import address_of
 from twinbus.server.service import Service
 
 SESSION_MS = 12 * HOUR_MS
@@ -141,7 +142,7 @@ class SignIn:
     def enter(self, request: web.Request, given: Credentials) -> tuple[str, Visitor]:
         """Open a session; gives its id, which only the cookie knows."""
         now_ms = self._clock_ms()
-        address = request.remote or ""
+        address = address_of((request.remote or "",))
         self._check_failures(address, now_ms)
         namespace, guard = self._service.resolve(given.host or request.host)
         audience = f"sb://{namespace.name}/{given.entity}".rstrip("/")

@@ -9,6 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 from twinbus.admin.console.shown import message_json
+from twinbus.admin.forms import CORRELATION
 from twinbus.core import errors
 from twinbus.core.descriptions import RuleDescription
 from twinbus.core.errors import BusError
@@ -17,6 +18,8 @@ from twinbus.engine.message import Message
 from twinbus.engine.rules import Rule
 from twinbus.engine.view import View
 from twinbus.filters import EvaluationError
+
+_CORRELATED = {field for _, field in CORRELATION}
 
 Json = dict[str, Any]
 
@@ -29,6 +32,10 @@ def read_rule(given: Json) -> RuleDescription:
         rule.expression = str(given.get("expression") or "")
     if filter_kind == "correlation":
         rule.correlation = {k: str(v) for k, v in _mapping(given, "correlation").items()}
+        unknown = rule.correlation.keys() - _CORRELATED
+        if unknown:
+            text = f"Unknown in a correlation filter: {', '.join(sorted(unknown))}."
+            raise BusError(errors.ARGUMENT_ERROR, text)
         rule.properties = {k: _typed(v) for k, v in _mapping(given, "properties").items()}
     rule.action = str(given["action"]) if given.get("action") else None
     return rule
