@@ -384,6 +384,96 @@ def test_p12_sends_that_wait_for_their_turn_learn_that_the_pair_has_faulted() ->
     in_virtual_time(case, max_in_flight=2)
 
 
+def test_p12_sends_that_wait_for_a_backlog_queue_learn_that_the_pair_has_faulted() -> None:
+    """Those, too, would keep the client that is left from closing."""
+
+    async def case(world: World) -> None:
+        world.primary.answer = world.primary.refuse
+        await world.send()
+        waiting = asyncio.gather(*(world.send() for _ in range(12)), return_exceptions=True)
+        await asyncio.sleep(0.005)
+        world.pair.fault("The primary client was closed.")
+        ends = await waiting
+        assert [type(end) for end in ends] == [NoneType] * 2 + [PairClosedError] * 10
+        assert len(world.secondary.offered) == 3
+
+    in_virtual_time(case, queues=1, max_in_flight=2)
+
+
+def test_p12_a_send_that_fails_because_the_pair_is_closed_tries_no_other_queue() -> None:
+    async def case(world: World) -> None:
+        async def close_and_fail() -> None:
+            world.pair.fault("The primary client was closed.")
+            raise ServiceBusConnectionError
+
+        world.primary.answer = world.primary.refuse
+        world.secondary.answer = close_and_fail
+        with pytest.raises(PairClosedError):
+            await world.send()
+        assert len(world.secondary.offered) == 1
+
+    in_virtual_time(case)
+
+
+@pytest.mark.parametrize("failed_over", [False, True])
+def test_s4_whoever_waits_has_a_turn_though_others_send_without_a_pause(failed_over: bool) -> None:
+    async def case(world: World) -> None:
+        if failed_over:
+            world.primary.answer = world.primary.refuse
+        sent = [0] * 5
+
+        async def send_on_and_on(number: int) -> None:
+            while True:
+                await world.sender.send_messages(ServiceBusMessage("body"))
+                sent[number] += 1
+
+        senders = [asyncio.create_task(send_on_and_on(number)) for number in range(5)]
+        await asyncio.sleep(10)
+        for sender in senders:
+            sender.cancel()
+        await asyncio.wait(senders)
+        assert min(sent) > max(sent) / 2
+
+    in_virtual_time(case, max_in_flight=2)
+
+
+def test_s4_a_turn_that_comes_to_a_cancelled_send_is_the_next_ones() -> None:
+    async def case(world: World) -> None:
+        for end_of_turn in (world.primary.accept, world.primary.say_nothing):
+            world.primary.answer = end_of_turn
+            first = asyncio.create_task(world.send())
+            await asyncio.sleep(0)
+            waiting = [asyncio.create_task(world.send()) for _ in range(3)]
+            await asyncio.sleep(0.005)
+            waiting[1].cancel()
+            if end_of_turn == world.primary.accept:
+                await first
+            else:
+                first.cancel()
+                world.primary.answer = world.primary.accept
+                await asyncio.wait([first])
+            # The turn has come to the one that waited longest, which is cancelled just then.
+            waiting[0].cancel()
+            await asyncio.wait_for(asyncio.wait(waiting), 5)
+            assert [one.cancelled() for one in waiting] == [True, True, False]
+            await asyncio.wait_for(world.send(2), 5)
+
+    in_virtual_time(case, max_in_flight=1)
+
+
+def test_p12_a_send_that_outlasts_its_sender_leaves_no_connection_open() -> None:
+    async def case(world: World) -> None:
+        sends = asyncio.gather(*(world.send() for _ in range(5)))
+        await asyncio.sleep(0.005)
+        await world.sender.close()
+        await sends
+        await asyncio.sleep(1)
+        assert len(world.primary.accepted) == 5
+        assert not world.primary.open
+
+    in_virtual_time(case, max_in_flight=2)
+
+
 def test_p12_a_close_that_was_given_up_can_be_made_again() -> None:
     async def case(world: World) -> None:
         world.primary.answer = world.primary.refuse

@@ -293,6 +293,7 @@ class PairedSender:
         last_error: Exception | None = None
         tried: set[int] = set()
         while True:
+            self._check_pair()
             queue = self._pair.choose_queue(self._queue if fixed is None else fixed, tried)
             if queue is None or fixed not in (None, queue.index):
                 raise BacklogSendError(self._entity.path, self._entity.error, last_error)
@@ -301,8 +302,10 @@ class PairedSender:
             pool = self._pool(queue)
             idle = pool.take_idle()
             sender = idle or pool.take()
-            if self._pair.choose_queue(queue.index, tried) is not queue:
-                # It left the rotation while this send waited for its turn.
+            closed = self._pair.closed_because is not None
+            if closed or self._pair.choose_queue(queue.index, tried) is not queue:
+                # The pair ended, or the queue left the rotation, while this send waited for its
+                # turn.
                 pool.give(sender)
                 continue
             try:
