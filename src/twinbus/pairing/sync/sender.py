@@ -87,7 +87,7 @@ class PairedSender:
         if self._assign_ids:
             _assign_ids(outgoing)
         if self._order is not None:
-            self._order.wait(self._entity, _flat(outgoing), seconds)
+            self._order.wait(self._entity, _flat(outgoing), seconds, self._check_open)
         began_ms = now_ms()
         give_up_ms = began_ms + int(seconds * 1000)
         sender = self._primary.take_idle() if self._entity.state is State.HEALTHY else None
@@ -260,15 +260,21 @@ class PairedSender:
             for message in messages
         ]
         if self._order is None:
-            self._store(rewritten, None, seconds)
+            self._store(rewritten, None, seconds, 0)
             return
+        stored = 0
         for session_id, group in self._order.groups(rewritten):
             fixed = self._order.queue_of(self._entity, session_id)
-            queue = self._store(group, fixed, seconds)
+            queue = self._store(group, fixed, seconds, stored)
             self._order.stored(self._entity, session_id, queue)
+            stored += len(group)
 
     def _store(
-        self, messages: list[AmqpAnnotatedMessage], fixed: int | None, seconds: float
+        self,
+        messages: list[AmqpAnnotatedMessage],
+        fixed: int | None,
+        seconds: float,
+        stored_before: int,
     ) -> BacklogQueue:
         """Put messages into one backlog queue. What one queue has taken before it failed is not
         sent again to the next."""
@@ -279,7 +285,8 @@ class PairedSender:
             )
         except MessageSizeExceededError as error:
             largest = max(rewrite.added_bytes(message) for message in remaining)
-            raise BacklogMessageTooLargeError(self._entity.path, largest, error) from error
+            stored = stored_before + len(messages) - len(remaining)
+            raise BacklogMessageTooLargeError(self._entity.path, largest, stored, error) from error
         self._pair.observer.tell([MessagesBacklogged(self._entity.path, queue.name, len(messages))])
         return queue
 
