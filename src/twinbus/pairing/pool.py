@@ -17,6 +17,10 @@ from twinbus.pairing.concurrency import Event, Task, guard
 log = logging.getLogger("twinbus.pairing")
 
 
+class CalledOff(Exception):
+    """There is nothing to wait for here any more."""
+
+
 class SenderPool:
     def __init__(self, make: Callable[[], ServiceBusSender], senders_max: int) -> None:
         self._make = make
@@ -37,7 +41,10 @@ class SenderPool:
             return None
 
     async def take(self) -> ServiceBusSender:
-        """Borrow a sender; `give` or `discard` it afterwards."""
+        """Borrow a sender; `give` or `discard` it afterwards.
+
+        Raises CalledOff if it had to wait, and waiting was called off.
+        """
         turn: _Turn | None = None
         with self._guard:
             idle = self.take_idle()
@@ -54,6 +61,8 @@ class SenderPool:
             except BaseException:
                 self._leave(turn)
                 raise
+            if turn.is_called_off:
+                raise CalledOff
             if turn.sender is not None:
                 return turn.sender
         try:
@@ -79,6 +88,16 @@ class SenderPool:
             self._closing.append(Task("close sender", close_quietly, sender))
         self._free_place()
 
+    def call_off(self) -> None:
+        """Let nobody wait: those who have a sender may have no answer for long."""
+        with self._guard:
+            turns = list(self._line)
+            self._line.clear()
+            for turn in turns:
+                turn.is_called_off = True
+        for turn in turns:
+            turn.has_come.set()
+
     def _pass_on(self, sender: ServiceBusSender | None) -> bool:
         """Hand a sender, or the place of one, to who has waited longest, if anybody has.
 
@@ -102,6 +121,8 @@ class SenderPool:
         with self._guard:
             if turn in self._line:
                 self._line.remove(turn)
+                return
+            if turn.is_called_off:
                 return
         if turn.sender is None:
             self._free_place()
@@ -131,6 +152,7 @@ class _Turn:
         self.has_come = Event()
         #: What to use; None: the place is free to make one.
         self.sender: ServiceBusSender | None = None
+        self.is_called_off = False
 
 
 async def close_quietly(handler: ServiceBusSender | ServiceBusReceiver) -> None:

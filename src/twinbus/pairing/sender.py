@@ -24,7 +24,7 @@ from twinbus.pairing.failures import CREDENTIALS, OnSend, connection_is_lost, ve
 from twinbus.pairing.order import SessionOrder
 from twinbus.pairing.pair import Pair, now_ms, wall_clock_ms
 from twinbus.pairing.policy import BacklogQueue, State
-from twinbus.pairing.pool import SenderPool
+from twinbus.pairing.pool import CalledOff, SenderPool
 from twinbus.pairing.rewrite import AnyMessage
 
 Messages = AnyMessage | ServiceBusMessageBatch | Iterable[AnyMessage]
@@ -64,6 +64,7 @@ class PairedSender:
         self._assign_ids = pair.options.assign_message_ids
         self._entity = pair.entity(entity_name)
         self._primary = SenderPool(make, max_in_flight)
+        pair.pool_made(self._entity, self._primary)
         self._backlog: dict[int, SenderPool] = {}
         self._queue: int | None = None
 
@@ -154,7 +155,7 @@ class PairedSender:
                 "A message that was scheduled while its entity had failed over has no "
                 "sequence number and cannot be cancelled."
             )
-        sender = await self._primary.take()
+        sender = await self._take_primary()
         try:
             await sender.cancel_scheduled_messages(numbers, timeout=timeout or self._pair.timeout_s)
         except BaseException:
@@ -200,7 +201,10 @@ class PairedSender:
         entity has failed over."""
         while not self._has_left_primary():
             idle = self._primary.take_idle()
-            sender = idle or await self._primary.take()
+            try:
+                sender = idle or await self._primary.take()
+            except CalledOff:
+                continue
             if self._has_left_primary():
                 # That happened while this send waited for its turn.
                 self._primary.give(sender)
@@ -216,6 +220,15 @@ class PairedSender:
         self._primary.discard_idle()
         self._check_pair()
         raise FailedOver
+
+    async def _take_primary(self) -> ServiceBusSender:
+        """A sender for what only the primary can do, failed over or not."""
+        while True:
+            self._check_pair()
+            try:
+                return await self._primary.take()
+            except CalledOff:
+                continue
 
     def _has_left_primary(self) -> bool:
         closed = self._pair.closed_because is not None

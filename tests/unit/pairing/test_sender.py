@@ -353,6 +353,48 @@ def test_p6_sends_that_wait_for_their_turn_go_over_with_the_others() -> None:
     in_virtual_time(case, max_in_flight=2)
 
 
+def test_p6_sends_that_wait_for_their_turn_go_over_when_the_timer_ends() -> None:
+    """Those that have their turn wait for an answer that does not come."""
+
+    async def case(world: World) -> None:
+        world.primary.answer = world.primary.say_nothing
+        time = asyncio.get_running_loop().time
+        began = time()
+        sends = [asyncio.create_task(world.send()) for _ in range(8)]
+        # At 60 s two sends fail and two more have their turn; at 70 s the interval is over.
+        await asyncio.wait(sends, timeout=75)
+        assert [send.done() for send in sends] == [True] * 2 + [False] * 2 + [True] * 4
+        assert len(world.secondary.accepted) == 4
+        await asyncio.wait(sends)
+        assert 119 < time() - began < 122
+        assert len(world.primary.accepted) == 0
+        assert len(world.secondary.accepted) == 6
+        world.primary.answer = world.primary.accept
+        await asyncio.sleep(61)
+        await world.send(8)
+        assert len(world.secondary.accepted) == 6
+
+    in_virtual_time(case, failover_s=10, max_in_flight=2)
+
+
+def test_p12_sends_that_wait_for_their_turn_learn_of_a_close_at_once() -> None:
+    async def case(world: World) -> None:
+        world.primary.answer = world.primary.say_nothing
+        sends = [asyncio.create_task(world.send()) for _ in range(4)]
+        await asyncio.sleep(1)
+        cancel = asyncio.create_task(world.sender.cancel_scheduled_messages(7))
+        await asyncio.sleep(1)
+        await world.pair.close("The pair has been closed.")
+        await asyncio.sleep(1)
+        assert [send.done() for send in sends] == [False] * 2 + [True] * 2
+        for waited in (*sends[2:], cancel):
+            with pytest.raises(PairClosedError):
+                await waited
+        await asyncio.wait(sends)
+
+    in_virtual_time(case, failover_s=10, max_in_flight=2)
+
+
 def test_p6_sends_that_wait_for_a_backlog_queue_learn_that_it_failed() -> None:
     async def case(world: World) -> None:
         world.primary.answer = world.primary.refuse
