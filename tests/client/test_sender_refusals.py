@@ -58,7 +58,7 @@ class Choosy(Handler):
 
 
 def message(number: int) -> bytes:
-    """60 to a batch, by the link's size; the last three bytes are the number."""
+    """56 to a batch, by the link's size; the last three bytes are the number."""
     return b"\x00\x53\x75\xa0\x3c" + b"x" * 57 + f"{number:03}".encode()
 
 
@@ -100,8 +100,75 @@ def test_a_message_refused_for_good_is_found_in_its_batch() -> None:
     )
 
 
-def test_a_busy_moment_does_not_hide_a_refusal_for_good() -> None:
-    """While the batch with the one is gone through, another is turned away: what is raised must
-    not be retryable, for then the first batch would be forgotten."""
-    refusal, _ = send(Choosy({b"070": WRONG, b"150": BUSY}), 300)
-    assert not refusal.retryable
+class Slow(Choosy):
+    """Answers the first three batches together."""
+
+    def __init__(self, refusals: dict[bytes, bytes]) -> None:
+        super().__init__(refusals)
+        self.held: list[Any] = []
+
+    def on_transfer(self, link: Link, *rest: Any) -> None:
+        if link.target.address == "$cbs" or len(self.held) == 3:
+            super().on_transfer(link, *rest)
+            return
+        self.held.append(rest)
+        if len(self.held) == 3:
+            for each in self.held:
+                super().on_transfer(link, *each)
+
+
+def test_a_busy_moment_hides_no_refusal_for_good() -> None:
+    """While the batch with the one waits to be gone through, another is turned away: both are
+    left to be sent again, and then the one is met again."""
+    handler = Slow({b"070": WRONG, b"150": BUSY})
+    refusal, rest = send(handler, 300)
+    assert refusal.retryable
+    accepted = {int(entry[-3:]) for entry in handler.accepted}
+    assert accepted | set(rest) == set(range(300))
+    assert {*range(56, 112), 150} <= set(rest)
+
+
+class BusyInBetween(Choosy):
+    """Has no time for one message when it comes alone; its batch is refused for another."""
+
+    def __init__(self, refusals: dict[bytes, bytes], alone: bytes) -> None:
+        super().__init__(refusals)
+        self.alone = alone
+
+    def on_transfer(self, link: Link, *rest: Any) -> None:
+        delivery_id, _, _, _, payload, _ = rest
+        if len(payload) < 100 and payload.endswith(self.alone):
+            link.session.settle_incoming(delivery_id, delivery_id, BUSY)
+        else:
+            super().on_transfer(link, *rest)
+
+
+@pytest.mark.parametrize("alone", [56, 65])
+def test_no_message_is_blamed_for_another_of_its_batch(alone: int) -> None:
+    """The broker is busy while a refused batch is gone through. The first of the batch would be
+    dead-lettered, or its row named, for what it is not."""
+    handler = BusyInBetween({b"070": WRONG}, f"{alone:03}".encode())
+    refusal, rest = send(handler, 112)
+    assert (refusal.position, refusal.retryable) == (alone, True)
+    assert rest == list(range(alone, 112))
+    assert [int(entry[-3:]) for entry in handler.accepted] == list(range(alone))
+
+
+class NoBatches(Choosy):
+    """Refuses batches as such; each message alone is fine."""
+
+    def on_transfer(self, link: Link, *rest: Any) -> None:
+        delivery_id, _, message_format, _, _, _ = rest
+        if message_format == BATCH_FORMAT:
+            link.session.settle_incoming(delivery_id, delivery_id, WRONG)
+        else:
+            super().on_transfer(link, *rest)
+
+
+def test_a_batch_whose_messages_are_all_taken_alone_is_sent() -> None:
+    handler = NoBatches({})
+    with served(handler) as text, Client.connect(text) as client:
+        sender = client.sender("q")
+        deliver(sender, [message(number) for number in range(120)])
+        assert (sender.given, sender.accepted, sender.unacknowledged()) == (120, 120, [])
+    assert [int(entry[-3:]) for entry in handler.accepted] == list(range(120))

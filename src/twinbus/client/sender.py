@@ -12,7 +12,7 @@ from typing import Final
 
 from twinbus.amqp.sections import BATCH_FORMAT
 from twinbus.client.connection import refusal_of
-from twinbus.client.errors import ClientError, Refused, SendRefused
+from twinbus.client.errors import SendRefused
 from twinbus.client.links import Outgoing
 from twinbus.client.wire import Wire
 from twinbus.core import errors
@@ -47,6 +47,8 @@ class Sender:
         self._under_way: dict[Outgoing, tuple[int, list[bytes]]] = {}
         self._messages_under_way = 0
         self._bytes_under_way = 0
+        # Refused batches, or what is left of them: one by one their messages go once more.
+        self._apart: list[tuple[int, list[bytes]]] = []
 
     def send(self, messages: Iterable[bytes]) -> None:
         """Take messages, in order; waits while the window is full.
@@ -76,7 +78,8 @@ class Sender:
     def unacknowledged(self) -> list[tuple[int, bytes]]:
         """Position and bytes of what was given and not acknowledged, in order: what to send
         again after a failure that is retryable. Some of it may have arrived."""
-        pending = [*self._under_way.values(), (self.given - len(self._batch), self._batch)]
+        unsent = (self.given - len(self._batch), self._batch)
+        pending = [*self._under_way.values(), *self._apart, unsent]
         pending.sort(key=lambda known: known[0])
         return [(first + i, m) for first, batch in pending for i, m in enumerate(batch)]
 
@@ -99,6 +102,8 @@ class Sender:
         batch, size = self._batch, self._batch_bytes
         first = self.given - len(batch)
         self._wire.wait(lambda: self._has_room(len(batch), size), self._what, self._link)
+        if self._apart:
+            self._settle_all()
         self._batch, self._batch_bytes = [], 0
         self._transfer(first, batch, size)
         self._wire.exchange(0)
@@ -138,33 +143,29 @@ class Sender:
             return not self._under_way
 
         self._wire.wait(settled, self._what, self._link)
+        while self._apart:
+            first, batch = self._apart.pop(0)
+            if len(batch) > 1:
+                self._apart.insert(0, (first + 1, batch[1:]))
+            self._transfer(first, batch[:1], _DATA_BYTES + len(batch[0]))
+            self._wire.wait(settled, self._what, self._link)
 
     def _take_outcomes(self) -> None:
+        """Raise for a message that was refused, and for whatever was refused for the moment: that
+        stays unacknowledged. Of a batch that was refused for good nobody knows which one is
+        meant; its messages are to go apart."""
         outcomes = self._link.outcomes
         while outcomes:
             outgoing, outcome = outcomes.popleft()
             first, batch = self._under_way[outgoing]
             refusal = refusal_of(outcome)
-            if refusal is not None and refusal.retryable:
+            if refusal is None or not refusal.retryable:
+                del self._under_way[outgoing]
+                self._messages_under_way -= len(batch)
+                self._bytes_under_way -= sum(map(len, batch)) + _DATA_BYTES * len(batch)
+            if refusal is None:
+                self.accepted += len(batch)
+            elif refusal.retryable or len(batch) == 1:
                 raise SendRefused(first, batch[0], refusal.condition, refusal.description)
-            del self._under_way[outgoing]
-            self._messages_under_way -= len(batch)
-            self._bytes_under_way -= sum(map(len, batch)) + _DATA_BYTES * len(batch)
-            if refusal is not None:
-                self._refuse(first, batch, refusal)
-            self.accepted += len(batch)
-
-    def _refuse(self, first: int, batch: list[bytes], refusal: Refused) -> None:
-        """Raise for a refused transfer; the messages of a batch are sent again one by one up to
-        the first that is refused, which is then named."""
-        if len(batch) > 1:
-            try:
-                self._settle_all()
-                for i, message in enumerate(batch):
-                    self._transfer(first + i, [message], _DATA_BYTES + len(message))
-                    self._settle_all()
-            except ClientError as error:
-                # What can be mended must not hide a refusal that cannot.
-                if not error.retryable:
-                    raise
-        raise SendRefused(first, batch[0], refusal.condition, refusal.description)
+            else:
+                self._apart.append((first, batch))

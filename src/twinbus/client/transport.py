@@ -36,6 +36,8 @@ class Transport:
         except BaseException:
             self._socket.close()
             raise
+        #: How much the peer took or sent, by the socket's account.
+        self.moved_bytes = 0
         self._unsent = memoryview(b"")
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._socket, selectors.EVENT_READ)
@@ -64,7 +66,9 @@ class Transport:
                 if not self._unsent:
                     self._unsent = memoryview(b"".join(output))
                     output.clear()
-                self._unsent = self._unsent[self._socket.send(self._unsent) :]
+                sent = self._socket.send(self._unsent)
+                self.moved_bytes += sent
+                self._unsent = self._unsent[sent:]
         except _NOT_NOW:
             return
 
@@ -75,6 +79,7 @@ class Transport:
             return b""
         if not data:
             raise ConnectionLost(f"{self.place} closed the connection")
+        self.moved_bytes += len(data)
         return data
 
     def close(self) -> None:

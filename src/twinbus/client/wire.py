@@ -18,6 +18,8 @@ from twinbus.client.links import Link
 from twinbus.client.transport import Transport
 
 _STEP_S_MAX: Final = 30.0
+# Empty frames, one or two of each side at a time, keep a line alive and answer nothing.
+_SIGNS_OF_LIFE_BYTES: Final = 4 * len(EMPTY_FRAME)
 
 
 class Wire:
@@ -45,7 +47,11 @@ class Wire:
             if left_s <= 0:
                 self.connection.lost(f"{self._transport.place} did not {what} in time")
             self.check()
+            moved = self._transport.moved_bytes
             self.exchange(min(left_s, self.keep_alive_s))
+            if self._transport.moved_bytes - moved > _SIGNS_OF_LIFE_BYTES:
+                # A line may need long for a long message; it is not silent.
+                deadline_s = time.monotonic() + self.timeout_s
 
     def check(self) -> None:
         if self.connection.failure is not None:

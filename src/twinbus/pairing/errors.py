@@ -38,13 +38,19 @@ class BacklogSendError(PairingError):
 
 
 class BacklogMessageTooLargeError(MessageSizeExceededError):
-    """The message fits its entity, but not with what the backlog must add to it (P9)."""
+    """The message fits its entity, but not with what the backlog must add to it (P9).
 
-    def __init__(self, path: str, added_bytes: int, error: BaseException) -> None:
+    `stored` of the messages given in the same call are in the backlog: those of sessions before
+    its own, where their order is kept.
+    """
+
+    def __init__(self, path: str, added_bytes: int, stored: int, error: BaseException) -> None:
+        self.stored = stored
+        before = f"The first {stored} of the call were stored" if stored else "Nothing was sent"
         super().__init__(
             message=(
                 f"'{path}' has failed over, and the message is too large for a backlog queue: "
-                f"going there adds about {added_bytes} bytes of properties. Nothing was sent. "
+                f"going there adds about {added_bytes} bytes of properties. {before}. "
                 f"Make the message smaller, or wait for the primary to come back. ({error})"
             )
         )

@@ -7,7 +7,7 @@ syphon.
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
 from azure.servicebus.amqp import AmqpAnnotatedMessage
@@ -27,6 +27,7 @@ class SessionOrder:
     def __init__(self, secondary: ServiceBusClient) -> None:
         self._secondary = secondary
         self._queues: dict[tuple[str, str], BacklogQueue] = {}
+        self._stores = 0
 
     def groups(
         self, rewritten: list[AmqpAnnotatedMessage]
@@ -43,17 +44,33 @@ class SessionOrder:
     def stored(self, entity: Entity, session_id: str | None, queue: BacklogQueue) -> None:
         if session_id is not None:
             self._queues[entity.path, session_id] = queue
+            self._stores += 1
 
-    async def wait(self, entity: Entity, messages: list[AnyMessage], seconds: float) -> None:
-        """Hold messages for the primary until the backlog of their sessions is drained."""
+    async def wait(
+        self,
+        entity: Entity,
+        messages: list[AnyMessage],
+        seconds: float,
+        check_open: Callable[[], None],
+    ) -> None:
+        """Hold messages for the primary until the backlog of their sessions is drained.
+
+        `check_open` raises when there is nothing to wait for any more: a look into the backlog
+        opens a connection, under a client that may be closing.
+        """
         if not self._queues:
             return
         give_up_ms = now_ms() + int(seconds * 1000)
         for session_id in {rewrite.session_of(message) for message in messages}:
             key = (entity.path, session_id or "")
-            while key in self._queues and entity.state is not State.FAILED_OVER:
-                if not await self._holds(self._queues[key], key):
-                    self._queues.pop(key, None)
+            while entity.state is not State.FAILED_OVER:
+                queue, stores = self._queues.get(key), self._stores
+                if queue is None:
+                    break
+                if not await self._holds(queue, key):
+                    # What was stored since the look began it may not have seen.
+                    if self._stores == stores:
+                        self._queues.pop(key, None)
                 elif now_ms() >= give_up_ms:
                     raise OperationTimeoutError(
                         message=f"Session '{session_id}' of '{entity.path}' still has messages "
@@ -61,6 +78,7 @@ class SessionOrder:
                     )
                 else:
                     await sleep(_LOOK_AGAIN_S)
+                check_open()
 
     async def _holds(self, queue: BacklogQueue, key: tuple[str, str]) -> bool:
         async with self._secondary.get_queue_receiver(queue.name) as receiver:

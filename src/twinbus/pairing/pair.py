@@ -8,6 +8,7 @@ import random
 import time
 import uuid
 from collections.abc import Container
+from weakref import WeakKeyDictionary
 
 from azure.servicebus.aio import ServiceBusClient
 
@@ -17,7 +18,7 @@ from twinbus.pairing.events import PingSent
 from twinbus.pairing.observer import Observer
 from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions, milliseconds
 from twinbus.pairing.policy import BacklogQueue, Entity, Policy, State
-from twinbus.pairing.pool import close_quietly
+from twinbus.pairing.pool import SenderPool, close_quietly
 
 
 def now_ms() -> int:
@@ -52,6 +53,8 @@ class Pair:
         self._wake = Event()
         #: Why no more sends are taken; None while they are.
         self.closed_because: str | None = None
+        # Where sends wait for their turn on the primary, while somebody uses these pools.
+        self._pools: WeakKeyDictionary[SenderPool, Entity] = WeakKeyDictionary()
         self._pings: list[Task] = []
         self._keeper = Task("pair keeper", self._keep)
 
@@ -63,6 +66,11 @@ class Pair:
     def entity(self, path: str) -> Entity:
         with self._guard:
             return self.policy.entity(path)
+
+    def pool_made(self, entity: Entity, pool: SenderPool) -> None:
+        """Sends to this entity wait here, and are called off when it fails over (P6)."""
+        with self._guard:
+            self._pools[pool] = entity
 
     def send_succeeded(self, entity: Entity) -> None:
         with self._guard:
@@ -107,18 +115,32 @@ class Pair:
             # wakes the wait below.
             self._wake.clear()
             if self.closed_because is not None:
+                self._call_off()
                 return
             with self._guard:
                 events = self.policy.advance(now_ms())
                 due = self.policy.pings_due(now_ms())
                 deadline_ms = self.policy.next_deadline_ms()
             self.observer.tell(events)
+            if events:
+                self._call_off()
             self._pings = [ping for ping in self._pings if not ping.done()]
             self._pings += [Task("ping", self._ping, entity) for entity in due]
             if deadline_ms is None:
                 await self._wake.wait()
             else:
                 await self._wake.wait(max(0, deadline_ms - now_ms()) / 1000)
+
+    def _call_off(self) -> None:
+        """Whoever waits to send where nobody sends any more goes on at once."""
+        with self._guard:
+            pools = [
+                pool
+                for pool, entity in self._pools.items()
+                if self.closed_because is not None or entity.state is State.FAILED_OVER
+            ]
+        for pool in pools:
+            pool.call_off()
 
     async def _ping(self, entity: Entity) -> None:
         """Send one ping on a connection of its own: an old one may be dead (P10)."""

@@ -121,7 +121,7 @@ def to_backlog(
     if scheduled is not None:
         # An AMQP timestamp is the type of the annotation itself, and a date to every client.
         aliases[SCHEDULED_ENQUEUE_TIME] = sdk.amqp_timestamp(_milliseconds(scheduled))
-    if copy.header is not None and copy.header.time_to_live:
+    if copy.header is not None and copy.header.time_to_live is not None:
         if copy.header.time_to_live > _TTL_MS_MAX:
             # The primary cannot take it either; said now, while the application listens.
             raise ValueError(
@@ -132,12 +132,13 @@ def to_backlog(
         # cannot (a time to live may have 32 bits without sign). .NET's own TimeSpan type
         # would be readable in .NET only.
         aliases[TIME_TO_LIVE] = sdk.amqp_long(copy.header.time_to_live)
-        copy.header.time_to_live = None
-        if copy.properties is not None:
+        if copy.properties is not None and copy.header.time_to_live:
             # The expiry is the time to live in another form. It comes back as creation
-            # time plus time to live, as the SDK would have counted it at this moment.
+            # time plus time to live, as the SDK would have counted it at this moment. For a
+            # time to live of zero the SDK counts none.
             copy.properties.creation_time = now_ms
             copy.properties.absolute_expiry_time = None
+        copy.header.time_to_live = None
     if copy.properties is not None and copy.properties.group_id is not None:
         aliases[SESSION_ID] = _text(copy.properties.group_id)
         copy.properties.group_id = None
@@ -327,7 +328,7 @@ def _restored_properties(
     if session_id is not None:
         fields[_GROUP_ID] = codec.encode(session_id)
     creation = codec.decode_whole(fields[_CREATION])
-    if ttl is not None and isinstance(creation, int):
+    if ttl and isinstance(creation, int):
         expiry = min(_EXPIRY_MS_MAX, creation + ttl)
         fields[_EXPIRY] = codec.encode(Timestamp(expiry))
     return _list(fields)

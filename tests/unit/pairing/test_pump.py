@@ -115,6 +115,8 @@ class Backlog:
     async def dead_letter_message(
         self, message: Any, *, reason: str, error_description: str
     ) -> None:
+        if self.locks_are_lost:
+            raise MessageLockLostError
         self.dead.append((message.payload, reason))
 
 
@@ -198,6 +200,15 @@ async def test_p11_a_message_that_cannot_be_restored_does_not_stop_those_behind_
     assert [reason for _, reason in backlog.dead] == reasons
     dead = [event for event in events if isinstance(event, MessageDeadLettered)]
     assert "x-ms-timetolive is '00:05:00'" in dead[1].description
+
+
+async def test_p11_a_refusal_that_outlasts_the_lock_does_not_stop_those_behind_it() -> None:
+    stray, good = encoded(ServiceBusMessage("stray").raw_amqp_message), for_backlog("D")
+    backlog = Backlog([stray, good])
+    backlog.locks_are_lost = True
+    _, events = await pumped(backlog)
+    assert backlog.completed == [good]
+    assert [type(event) for event in events] == [MessageSyphoned]
 
 
 @pytest.mark.parametrize("work_s", [0, 10])

@@ -142,7 +142,7 @@ messages = st.builds(
     header=st.fixed_dictionaries(
         {},
         optional={
-            "time_to_live": st.integers(1, 2**32 - 1),
+            "time_to_live": st.integers(0, 2**32 - 1),
             "durable": st.booleans(),
             "priority": st.integers(0, 255),
         },
@@ -190,7 +190,7 @@ def test_p8_the_originals_are_cleared_and_the_aliases_set(message: AmqpAnnotated
     aliases = rewritten.application_properties or {}
     assert aliases[rewrite.PATH] == "orders"
     ttl = message.header.time_to_live if message.header else None
-    assert (rewrite.TIME_TO_LIVE in aliases) is bool(ttl)
+    assert (rewrite.TIME_TO_LIVE in aliases) is (ttl is not None)
     session = message.properties.group_id if message.properties else None
     assert aliases.get(rewrite.SESSION_ID) == session
     if rewritten.header:
@@ -232,6 +232,15 @@ def test_p8_the_expiry_comes_back_with_the_time_to_live() -> None:
     properties = sections(round_trip(message.raw_amqp_message))[ULONG_PROPERTIES][0]
     assert properties[8] == NOW_MS + 3_600_000
     assert properties[9] == NOW_MS
+
+
+def test_p8_a_time_to_live_below_a_second_does_not_end_in_the_backlog() -> None:
+    """The SDK cuts it to zero, and a broker takes that as it is: over at once."""
+    message = ServiceBusMessage("body", time_to_live=timedelta(milliseconds=500))
+    rewritten = rewrite.to_backlog(message.raw_amqp_message, "orders", NOW_MS)
+    assert ULONG_HEADER not in sections(encoded(rewritten))
+    (header,) = sections(round_trip(message.raw_amqp_message))[ULONG_HEADER]
+    assert header[2] == UInt(0)
 
 
 def test_p8_a_schedule_call_becomes_the_scheduled_time() -> None:

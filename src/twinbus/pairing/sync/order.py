@@ -8,7 +8,7 @@ syphon.
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from azure.servicebus import ServiceBusClient, ServiceBusReceiver
 from azure.servicebus.amqp import AmqpAnnotatedMessage
@@ -28,6 +28,7 @@ class SessionOrder:
     def __init__(self, secondary: ServiceBusClient) -> None:
         self._secondary = secondary
         self._queues: dict[tuple[str, str], BacklogQueue] = {}
+        self._stores = 0
 
     def groups(
         self, rewritten: list[AmqpAnnotatedMessage]
@@ -44,17 +45,33 @@ class SessionOrder:
     def stored(self, entity: Entity, session_id: str | None, queue: BacklogQueue) -> None:
         if session_id is not None:
             self._queues[entity.path, session_id] = queue
+            self._stores += 1
 
-    def wait(self, entity: Entity, messages: list[AnyMessage], seconds: float) -> None:
-        """Hold messages for the primary until the backlog of their sessions is drained."""
+    def wait(
+        self,
+        entity: Entity,
+        messages: list[AnyMessage],
+        seconds: float,
+        check_open: Callable[[], None],
+    ) -> None:
+        """Hold messages for the primary until the backlog of their sessions is drained.
+
+        `check_open` raises when there is nothing to wait for any more: a look into the backlog
+        opens a connection, under a client that may be closing.
+        """
         if not self._queues:
             return
         give_up_ms = now_ms() + int(seconds * 1000)
         for session_id in {rewrite.session_of(message) for message in messages}:
             key = (entity.path, session_id or "")
-            while key in self._queues and entity.state is not State.FAILED_OVER:
-                if not self._holds(self._queues[key], key):
-                    self._queues.pop(key, None)
+            while entity.state is not State.FAILED_OVER:
+                queue, stores = self._queues.get(key), self._stores
+                if queue is None:
+                    break
+                if not self._holds(queue, key):
+                    # What was stored since the look began it may not have seen.
+                    if self._stores == stores:
+                        self._queues.pop(key, None)
                 elif now_ms() >= give_up_ms:
                     raise OperationTimeoutError(
                         message=f"Session '{session_id}' of '{entity.path}' still has messages "
@@ -62,6 +79,7 @@ class SessionOrder:
                     )
                 else:
                     sleep(_LOOK_AGAIN_S)
+                check_open()
 
     def _holds(self, queue: BacklogQueue, key: tuple[str, str]) -> bool:
         with self._secondary.get_queue_receiver(queue.name) as receiver:

@@ -211,7 +211,12 @@ class Pump:
         description: str,
     ) -> None:
         description = description[:_REASON_CHARS_MAX]
-        receiver.dead_letter_message(message, reason=reason, error_description=description)
+        try:
+            receiver.dead_letter_message(message, reason=reason, error_description=description)
+        except MessageLockLostError:
+            # The refusal took too long to come: the message comes again, those behind it now.
+            log.debug("The lock of a message to dead-letter was over in %s", self.queue)
+            return
         self._observer.tell([MessageDeadLettered(self.queue, reason, description)])
 
     def _send(self, restored: Restored) -> None:

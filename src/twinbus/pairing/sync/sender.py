@@ -25,7 +25,7 @@ from twinbus.pairing.rewrite import AnyMessage
 from twinbus.pairing.sync.concurrency import Task, sleep
 from twinbus.pairing.sync.order import SessionOrder
 from twinbus.pairing.sync.pair import Pair, now_ms, wall_clock_ms
-from twinbus.pairing.sync.pool import SenderPool
+from twinbus.pairing.sync.pool import CalledOff, SenderPool
 
 Messages = AnyMessage | ServiceBusMessageBatch | Iterable[AnyMessage]
 
@@ -64,6 +64,7 @@ class PairedSender:
         self._assign_ids = pair.options.assign_message_ids
         self._entity = pair.entity(entity_name)
         self._primary = SenderPool(make, max_in_flight)
+        pair.pool_made(self._entity, self._primary)
         self._backlog: dict[int, SenderPool] = {}
         self._queue: int | None = None
 
@@ -87,7 +88,7 @@ class PairedSender:
         if self._assign_ids:
             _assign_ids(outgoing)
         if self._order is not None:
-            self._order.wait(self._entity, _flat(outgoing), seconds)
+            self._order.wait(self._entity, _flat(outgoing), seconds, self._check_open)
         began_ms = now_ms()
         give_up_ms = began_ms + int(seconds * 1000)
         sender = self._primary.take_idle() if self._entity.state is State.HEALTHY else None
@@ -154,7 +155,7 @@ class PairedSender:
                 "A message that was scheduled while its entity had failed over has no "
                 "sequence number and cannot be cancelled."
             )
-        sender = self._primary.take()
+        sender = self._take_primary()
         try:
             sender.cancel_scheduled_messages(numbers, timeout=timeout or self._pair.timeout_s)
         except BaseException:
@@ -198,7 +199,10 @@ class PairedSender:
         entity has failed over."""
         while not self._has_left_primary():
             idle = self._primary.take_idle()
-            sender = idle or self._primary.take()
+            try:
+                sender = idle or self._primary.take()
+            except CalledOff:
+                continue
             if self._has_left_primary():
                 # That happened while this send waited for its turn.
                 self._primary.give(sender)
@@ -214,6 +218,15 @@ class PairedSender:
         self._primary.discard_idle()
         self._check_pair()
         raise FailedOver
+
+    def _take_primary(self) -> ServiceBusSender:
+        """A sender for what only the primary can do, failed over or not."""
+        while True:
+            self._check_pair()
+            try:
+                return self._primary.take()
+            except CalledOff:
+                continue
 
     def _has_left_primary(self) -> bool:
         closed = self._pair.closed_because is not None
@@ -260,15 +273,21 @@ class PairedSender:
             for message in messages
         ]
         if self._order is None:
-            self._store(rewritten, None, seconds)
+            self._store(rewritten, None, seconds, 0)
             return
+        stored = 0
         for session_id, group in self._order.groups(rewritten):
             fixed = self._order.queue_of(self._entity, session_id)
-            queue = self._store(group, fixed, seconds)
+            queue = self._store(group, fixed, seconds, stored)
             self._order.stored(self._entity, session_id, queue)
+            stored += len(group)
 
     def _store(
-        self, messages: list[AmqpAnnotatedMessage], fixed: int | None, seconds: float
+        self,
+        messages: list[AmqpAnnotatedMessage],
+        fixed: int | None,
+        seconds: float,
+        stored_before: int,
     ) -> BacklogQueue:
         """Put messages into one backlog queue. What one queue has taken before it failed is not
         sent again to the next."""
@@ -279,7 +298,8 @@ class PairedSender:
             )
         except MessageSizeExceededError as error:
             largest = max(rewrite.added_bytes(message) for message in remaining)
-            raise BacklogMessageTooLargeError(self._entity.path, largest, error) from error
+            stored = stored_before + len(messages) - len(remaining)
+            raise BacklogMessageTooLargeError(self._entity.path, largest, stored, error) from error
         self._pair.observer.tell([MessagesBacklogged(self._entity.path, queue.name, len(messages))])
         return queue
 
@@ -293,6 +313,7 @@ class PairedSender:
         last_error: Exception | None = None
         tried: set[int] = set()
         while True:
+            self._check_pair()
             queue = self._pair.choose_queue(self._queue if fixed is None else fixed, tried)
             if queue is None or fixed not in (None, queue.index):
                 raise BacklogSendError(self._entity.path, self._entity.error, last_error)
@@ -301,8 +322,10 @@ class PairedSender:
             pool = self._pool(queue)
             idle = pool.take_idle()
             sender = idle or pool.take()
-            if self._pair.choose_queue(queue.index, tried) is not queue:
-                # It left the rotation while this send waited for its turn.
+            closed = self._pair.closed_because is not None
+            if closed or self._pair.choose_queue(queue.index, tried) is not queue:
+                # The pair ended, or the queue left the rotation, while this send waited for its
+                # turn.
                 pool.give(sender)
                 continue
             try:
