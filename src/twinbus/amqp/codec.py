@@ -387,8 +387,8 @@ def _exactly(width: int) -> Callable[[bytes], bytes]:
     return write
 
 
-def _char_bytes(value: str) -> bytes:
-    return _U32.pack(ord(value))
+def _char_bytes(value: Char) -> bytes:
+    return _U32.pack(ord(value.character))
 
 
 def _uuid_bytes(value: uuid.UUID) -> bytes:

@@ -20,8 +20,32 @@ class Symbol(str):
 
 
 @mypyc_attr(native_class=False)
-class Char(str):
-    __slots__ = ()
+class Char:
+    """One character. Not a `str`: programs whose characters have 16 bits send half of one too, and
+    a text with that in it can neither be written to the journal nor be sent."""
+
+    __slots__ = ("character",)
+
+    def __init__(self, character: str) -> None:
+        self.character = character
+
+    @property
+    def is_half(self) -> bool:
+        """Whether it is one of the two numbers that UTF-16 makes of a character."""
+        return "\ud800" <= self.character <= "\udfff"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Char) and self.character == other.character
+
+    def __hash__(self) -> int:
+        return hash(self.character)
+
+    def __str__(self) -> str:
+        """A text that can always be written."""
+        return "\N{REPLACEMENT CHARACTER}" if self.is_half else self.character
+
+    def __repr__(self) -> str:
+        return f"Char({self.character!r})"
 
 
 @mypyc_attr(native_class=False)

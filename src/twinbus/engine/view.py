@@ -9,6 +9,7 @@ from uuid import UUID
 from twinbus.amqp import codec, decimals
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.types import (
+    Char,
     Decimal32,
     Decimal64,
     Decimal128,
@@ -134,7 +135,7 @@ def plain(value: object) -> Value:
         return int(value)
     if isinstance(value, float):
         return float(value)
-    if isinstance(value, str):
+    if isinstance(value, str | Char):
         return str(value)
     if isinstance(value, Decimal32 | Decimal64 | Decimal128):
         return decimals.read(value)

@@ -71,17 +71,9 @@ def _inside(value: object) -> Json:
         return value
     if isinstance(value, int):
         return int(value)
-    if isinstance(value, Char) and _is_half(value):
-        return ord(value)
+    if isinstance(value, Char) and value.is_half:
+        return ord(value.character)
     return str(value)
-
-
-def _is_half(value: str) -> bool:
-    """Whether it is one of the two numbers that UTF-16 makes of a character.
-
-    Programs whose characters have 16 bits send it, and it is no text that could be written.
-    """
-    return "\ud800" <= value <= "\udfff"
 
 
 def _odd_number(value: float) -> str:

@@ -94,6 +94,8 @@ def to_text(value: object) -> tuple[str | None, str]:
 def _has_text(value: object) -> bool:
     if isinstance(value, Timestamp):
         return isinstance(time_to_json(value), str)
+    if isinstance(value, Char):
+        return not value.is_half
     # There are many NaNs, and text knows one.
     return not isinstance(value, float) or value == value or encode(float(value)) == _NAN
 

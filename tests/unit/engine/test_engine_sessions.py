@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from engine_kit import LOCK_MS, Kit, Taker, payload, refusal
 
+from twinbus.amqp.types import Char
 from twinbus.core import errors
 from twinbus.core.descriptions import RuleDescription
 from twinbus.engine import records, reserving, settlement
@@ -317,3 +318,17 @@ def test_e6_r7_a_session_that_is_released_looks_at_its_own_locks_only() -> None:
     # The entity goes with locks on it.
     kit.namespace.delete("q")
     assert again.detached is not None
+
+
+def test_e6_d3_half_of_a_character_is_no_session_id() -> None:
+    """It is no text that could be written: once due, it would have stopped every start."""
+    kit = Kit()
+    topic = kit.topic()
+    kit.subscription(requires_session=True)
+    half: Any = Char("\ud83d")
+    kit.send(topic, payload(b"half", session_id=half, due_ms=kit.now_ms + 1_000))
+    kit.restart()
+    subscription = kit.namespace.topic("t").subscriptions["s"]
+    kit.wait(1_000)
+    assert kit.bodies(subscription, 1) == [b"half"]
+    assert kit.death(subscription)[0] == "Session id is null."

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.unit.amqp.amqp_client import (
+    CLOSE,
     DETACH,
     DISPOSITION,
     FLOW,
@@ -18,7 +19,7 @@ from tests.unit.amqp.amqp_client import (
 from tests.unit.engine.engine_kit import LOCK_MS, Kit, payload, section
 from tests.unit.server.server_kit import connected
 from twinbus.amqp.sections import BATCH_FORMAT
-from twinbus.amqp.types import Described, Symbol, UInt, ULong
+from twinbus.amqp.types import Char, Described, Symbol, UInt, ULong
 from twinbus.engine.index import LOCKED
 from twinbus.server.bridge import Sender
 from twinbus.server.door import SESSION_FILTER
@@ -57,6 +58,24 @@ def test_a_described_filter_means_the_same() -> None:
     peer.attach(0, receiver=True, source=session(Described(Symbol(SESSION_FILTER), "s1")))
     assert stream.sessions is not None
     assert [held.id for held in stream.sessions.held.values()] == ["s1"]
+
+
+def test_a_name_that_is_no_text_ends_its_own_connection_only() -> None:
+    """The refusal of a link that waits is said later, in everybody's time, and repeats its name."""
+    kit = Kit()
+    stream = kit.queue("orders", requires_session=True).main
+    peer, _ = connected(kit)
+    half: Any = Char("\ud83d")
+    peer.attach(0, receiver=True, name=half, source=session(None))
+    assert peer.heard[-1].code == CLOSE
+    assert peer.heard[-1][0].value[0] == "amqp:decode-error"
+    kit.wait(120_000)
+    assert stream.receivers == 0
+    assert stream.sessions is not None
+    peer, _ = connected(kit)
+    peer.attach(0, receiver=True, source=session(half))
+    assert not stream.sessions.held
+    assert peer.heard[-1][2].value[0] == "amqp:not-allowed"
 
 
 def drains(frames: list[Frame]) -> list[tuple[int, int]]:
@@ -200,6 +219,25 @@ def test_e10_s5_a_commit_is_refused_for_a_send_that_nobody_heard_of(body: bytes,
     assert why in work.send(body)
     assert work.end() == ""
     assert len(kit.bodies(queue)) == 1
+
+
+def test_e10_half_of_a_character_leaves_no_half_of_a_transaction() -> None:
+    """E10 R4: a reason that cannot be written would be met in the middle of the commit."""
+    kit = Kit()
+    queue = kit.queue()
+    kit.send(queue, payload(b"old"))
+    work = Work(kit)
+    work.peer.attach(2, receiver=True, name="receiver")
+    work.peer.flow(2, 1)
+    kit.settle_down()
+    assert work.send(payload(b"new")) == ""
+    info = {Symbol("DeadLetterReason"): Char("\ud83d"), Char("\ud83d"): True}
+    rejected = Described(ULong(0x25), [Described(ULong(0x1D), [Symbol("x"), None, info])])
+    within = Described(ULong(0x34), [work.txn_id, rejected])
+    work.peer.disposition(0, None, settled=False, state=within)
+    assert work.end() == ""
+    assert kit.bodies(queue) == [b"new"]
+    assert kit.death(queue)[0] == "\ufffd"
 
 
 def test_a_small_frame_cannot_ask_for_a_batch_without_end() -> None:
