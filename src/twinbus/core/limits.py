@@ -13,6 +13,10 @@ SESSION_ID_CHARS_MAX = 128
 MESSAGE_ID_CHARS_MAX = 128
 SESSION_STATE_BYTES_MAX = 256 * 1024
 
+# As many as Azure takes in a batch. All of it is done in one go, so that it is done whole (S6): a
+# batch of a hundred thousand messages of a few bytes would hold everybody up.
+BATCH_MESSAGES_MAX = 4_500
+
 # Forwarding (E9): the fourth hop is the last one allowed.
 FORWARD_HOPS_MAX = 4
 

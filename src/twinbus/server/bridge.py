@@ -19,12 +19,12 @@ from twinbus.amqp.link import Link
 from twinbus.amqp.outcomes import ACCEPTED, Outcome
 from twinbus.amqp.sections import BATCH_FORMAT, split_batch
 from twinbus.amqp.session import AmqpSession
-from twinbus.core import errors
+from twinbus.core import errors, limits
 from twinbus.core.errors import BusError
 from twinbus.engine import observations, settlement
 from twinbus.engine import stored as form
 from twinbus.engine.consumer import Attachment, Consumer, Lock
-from twinbus.engine.entities import Entity, Holder
+from twinbus.engine.entities import Entity, Holder, Topic
 from twinbus.engine.kernel import Kernel
 from twinbus.engine.message import Message, take_in
 from twinbus.engine.observer import Tally
@@ -397,6 +397,8 @@ class Bridge(Handler):
                     entity.publish(message, hub.now_ms)
                     if context.sent is not None:
                         context.count(message)
+                    if isinstance(entity, Topic):
+                        link.session.connection.add_effort(entity.copies())
                 else:
                     self._send_batch(context, payload)
             except BusError as error:
@@ -448,10 +450,15 @@ class Bridge(Handler):
     def messages(self, message_format: int, payload: bytes) -> list[Message]:
         if message_format != BATCH_FORMAT:
             return [self.read(payload)]
-        messages = [self.read(part) for part in split_batch(payload)]
-        if not messages:
+        parts = split_batch(payload, limits.BATCH_MESSAGES_MAX)
+        if not parts:
             raise DecodeError("the batch holds no message", 0)
-        return messages
+        if len(parts) > limits.BATCH_MESSAGES_MAX:
+            raise BusError(
+                errors.MESSAGE_TOO_LARGE,
+                f"A batch may hold {limits.BATCH_MESSAGES_MAX} messages at most: send several.",
+            )
+        return [self.read(part) for part in parts]
 
     def _send_batch(self, sender: Sender, payload: bytes) -> None:
         """Accept all messages of a batch or none (S6)."""
@@ -463,6 +470,8 @@ class Bridge(Handler):
             entity.publish(message, self.hub.now_ms)
             if sender.sent is not None:
                 sender.count(message)
+        if isinstance(entity, Topic):
+            sender.link.session.connection.add_effort(len(messages) * entity.copies())
 
     # --- settling ---------------------------------------------------------------------
 
