@@ -11,6 +11,7 @@ from tests.unit.engine.engine_kit import Kit, payload, section
 from tests.unit.server.server_kit import connected
 from twinbus.amqp.exchange import decode_exchange
 from twinbus.amqp.types import ARRAY_OF_LONG, AmqpArray, UInt
+from twinbus.core.descriptions import RuleDescription
 from twinbus.engine.index import DEFERRED
 from twinbus.server.bridge import Replies
 from twinbus.server.requests import RequestNode
@@ -23,13 +24,13 @@ PEEK: dict[str, object] = {"from-sequence-number": 1, "message-count": 1}
 class Asking:
     """A client with links to the management node of the queue `q`."""
 
-    def __init__(self, kit: Kit, credit: int = 100) -> None:
+    def __init__(self, kit: Kit, credit: int = 100, node: str = NODE) -> None:
         self.kit = kit
         self._planned: list[Callable[[], None]] = []
         self.peer, self.bridge = connected(kit, self._planned)
         self._asked = 0
-        self.peer.attach(REQUESTS, receiver=False, target=target(NODE))
-        self.peer.attach(ANSWERS, receiver=True, name="answers", source=source(NODE))
+        self.peer.attach(REQUESTS, receiver=False, target=target(node))
+        self.peer.attach(ANSWERS, receiver=True, name="answers", source=source(node))
         if credit:
             self.peer.flow(ANSWERS, credit)
 
@@ -223,3 +224,22 @@ def test_requests_that_wait_are_bounded_for_all_nodes_together(
     assert ended
     client.peer.server.abort()
     assert client.bridge.waiting_bytes == 0
+
+
+def test_e8_a_rule_with_a_number_too_large_for_its_type_is_listed() -> None:
+    """It is taken all the same; it must not keep the others from being shown."""
+    kit = Kit()
+    kit.topic()
+    subscription = kit.subscription()
+    numbers = {"a": 2**64 - 1, "b": 2**70, "c": -(2**31) - 1, "d": 5}
+    rule = RuleDescription("r", "correlation")
+    rule.properties = {name: ("long", str(number)) for name, number in numbers.items()}
+    rule.properties["c"] = ("int", str(numbers["c"]))
+    kit.namespace.create_rule(subscription, rule, kit.now_ms)
+    client = Asking(kit, node="t/subscriptions/s/$management")
+    (answer,) = [frame for frame in client.ask("enumerate-rules", {}) if frame.code == TRANSFER]
+    _, headers, body = decode_exchange(answer.payload)
+    assert headers["statusCode"] == 200
+    assert isinstance(body, dict)
+    shown = body["rules"][1]["rule-description"].value[0].value[8]
+    assert shown == {**numbers, "b": str(2**70)}
