@@ -36,7 +36,8 @@ from twinbus.server.transacting import Coordinator
 
 # How much may wait for one socket before its receivers get no more.
 _OUTPUT_BYTES_MAX: Final = 1024 * 1024
-# Locks of links that are over, before those that were settled since are sorted out.
+# Locks of links that are over, before those that were settled since are sorted out. Later it is
+# twice as many as were left, or each further one would look at all of them.
 _HELD_MAX: Final = 10_000
 
 
@@ -325,6 +326,7 @@ class Bridge(Handler):
         self.reply_links: dict[Link, Node] = {}
         #: Locks of links that are over: they last as long as the connection does.
         self.held: list[tuple[Stream, Lock]] = []
+        self._held_max = _HELD_MAX
         self.transactions = Transactions()
         #: What requests weigh that wait in all nodes; those keep count of it.
         self.waiting_bytes = 0
@@ -592,8 +594,9 @@ class Bridge(Handler):
         for context in contexts:
             if isinstance(context, Lock) and stream.holds(context):
                 self.held.append((stream, context))
-        if len(self.held) > _HELD_MAX:
+        if len(self.held) > self._held_max:
             self.held = [(stream, lock) for stream, lock in self.held if stream.holds(lock)]
+            self._held_max = max(_HELD_MAX, 2 * len(self.held))
 
     def on_close(self, connection: Connection) -> None:
         """The connection is gone, and with it locks and open transactions (R7)."""

@@ -19,12 +19,14 @@ from tests.unit.amqp.amqp_client import (
     source,
     target,
 )
-from tests.unit.engine.engine_kit import payload, section
+from tests.unit.engine.engine_kit import Kit, payload, section
+from tests.unit.server.server_kit import connected
 from tests.unit.server.test_server_pressure import ACCEPTED, SMALL, Client, Crowded
 from twinbus.amqp.connection import EFFORT_MAX
 from twinbus.amqp.sections import BATCH_FORMAT
 from twinbus.amqp.types import Described, UInt, ULong
 from twinbus.core.descriptions import SubscriptionDescription, TopicDescription
+from twinbus.engine.consumer import Lock
 from twinbus.engine.entities import Topic
 from twinbus.engine.message import take_in
 from twinbus.server import broker as broker_module
@@ -191,3 +193,28 @@ def test_what_is_left_of_them_waits_for_the_disk(
     machine.run(0.1)
     assert {s.main.index.live for s in topic.subscriptions.values()} == {500}
     assert not sender.paused
+
+
+class Counted(dict[int, Lock]):
+    """Counts how often a lock is looked for."""
+
+    looks = 0
+
+    def get(self, seq: int, other: Any = None) -> Any:
+        self.looks += 1
+        return super().get(seq, other)
+
+
+def test_r7_a_lock_that_outlives_its_link_does_not_look_at_all_the_others() -> None:
+    """With many of them a range of settlements that are refused took minutes."""
+    kit = Kit(64 << 20)
+    queue = kit.queue()
+    kit.send(queue, *[payload(b"x")] * 10_200)
+    locks = kit.taker(queue, credit=10_200).locks
+    _, bridge = connected(kit)
+    bridge.hold(queue.main, [*locks[:10_000]])
+    counted = queue.main.locked = Counted(queue.main.locked)
+    for lock in locks[10_000:]:
+        bridge.hold(queue.main, [lock])
+    assert counted.looks < 2 * len(locks)
+    assert len(bridge.held) == len(locks)
