@@ -41,6 +41,8 @@ NESTING_MAX: Final = 32
 # the bytes present. Nobody sends such arrays in earnest: as many as an array has bytes
 # around them will do, or a few bytes of a stranger become hundreds of values.
 ZERO_WIDTH_COUNT_MAX: Final = 4
+# A map with more keys is looked at before it is built.
+_KEYS_UNCHECKED_MAX: Final = 16
 
 _U16: Final = struct.Struct(">H")
 _U32: Final = struct.Struct(">I")
@@ -231,6 +233,8 @@ def _decode_map(buf: bytes, pos: int, end: int, code: int, depth: int) -> dict[o
     items = _decode_items(buf, pos, end, code, depth)
     if len(items) % 2:
         raise DecodeError("map with a key without value", start)
+    if len(items) > 2 * _KEYS_UNCHECKED_MAX:
+        _check_keys(items, start)
     pairs: dict[object, object] = {}
     for i in range(0, len(items), 2):
         key = items[i]
@@ -238,6 +242,17 @@ def _decode_map(buf: bytes, pos: int, end: int, code: int, depth: int) -> dict[o
             raise DecodeError("map key of a compound type", start)
         pairs[key] = items[i + 1]
     return pairs
+
+
+def _check_keys(items: list[object], start: int) -> None:
+    """Refuse keys that are made to have one hash: each would be compared with all before it.
+
+    Only a uuid has more bits than its hash, which can be worked out; those of texts and bytes
+    nobody knows, and few numbers share one.
+    """
+    ids = [hash(key) for key in items[::2] if isinstance(key, uuid.UUID)]
+    if len(set(ids)) < len(ids):
+        raise DecodeError("map with keys that are alike", start)
 
 
 def _decode_array(buf: bytes, pos: int, end: int, code: int, depth: int) -> AmqpArray:

@@ -286,7 +286,8 @@ class Management:
         wanted.description = _text(body.get("deadletter-description"))
         holder = self._holder()
         stream = self._stream()
-        locks = [self._lock(token) for token in dict.fromkeys(body["lock-tokens"])]
+        # Each once. Tokens are a stranger's, and may be made to have one hash; locks are ours.
+        locks = list(dict.fromkeys([self._lock(token) for token in body["lock-tokens"]]))
         for lock in locks:
             wanted.check(stream, lock, self._hub.now_ms)
             wanted.take_effort(stream, lock, self._hub.now_ms)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from uuid import UUID
 
 import pytest
 
@@ -10,7 +11,7 @@ from tests.unit.amqp.amqp_client import DETACH, TRANSFER, Frame, source, target
 from tests.unit.engine.engine_kit import Kit, payload, section
 from tests.unit.server.server_kit import connected
 from twinbus.amqp.exchange import decode_exchange
-from twinbus.amqp.types import ARRAY_OF_LONG, AmqpArray, UInt
+from twinbus.amqp.types import ARRAY_OF_LONG, ARRAY_OF_UUID, AmqpArray, UInt
 from twinbus.core.descriptions import RuleDescription
 from twinbus.engine.index import DEFERRED
 from twinbus.server.bridge import Replies
@@ -243,3 +244,28 @@ def test_e8_a_rule_with_a_number_too_large_for_its_type_is_listed() -> None:
     assert isinstance(body, dict)
     shown = body["rules"][1]["rule-description"].value[0].value[8]
     assert shown == {**numbers, "b": str(2**70)}
+
+
+def test_r5_lock_tokens_made_to_have_one_hash_are_not_compared_with_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of 250,000 of them each would be: that took hours."""
+    kit = Kit()
+    kit.queue()
+    tokens = [UUID(int=number * (2**61 - 1)) for number in range(1, 100)]
+    compared = 0
+    equal = UUID.__eq__
+
+    def counted(token: UUID, other: object) -> bool:
+        nonlocal compared
+        compared += 1
+        return equal(token, other)
+
+    client = Asking(kit)
+    monkeypatch.setattr(UUID, "__eq__", counted)
+    asked_for = {
+        "disposition-status": "completed",
+        "lock-tokens": AmqpArray(tokens, ARRAY_OF_UUID),
+    }
+    assert statuses(client.ask("update-disposition", asked_for)) == [410]
+    assert compared < len(tokens)
