@@ -70,6 +70,9 @@ REQUEST_VALUES_MAX = 500_000
 # $management answers hold at most this many messages and bytes; clients ask again.
 PEEK_COUNT_MAX = 250
 PEEK_BYTES_MAX = 1024 * 1024
+# Deferred messages that are fetched by their numbers come all or none, in an answer that is built
+# in memory: as much as one message may have.
+DEFERRED_BYTES_MAX = LARGE_MESSAGE_BYTES_MAX
 # Purging in bulk goes in steps of so many, so that nobody waits for it.
 PURGE_COUNT_MAX = 10_000
 

@@ -10,6 +10,7 @@ import pytest
 from tests.unit.amqp.amqp_client import DETACH, TRANSFER, Frame, source, target
 from tests.unit.engine.engine_kit import Kit, payload, section
 from tests.unit.server.server_kit import connected
+from twinbus.amqp.connection import EFFORT_MAX
 from twinbus.amqp.exchange import decode_exchange
 from twinbus.amqp.types import ARRAY_OF_LONG, ARRAY_OF_UUID, AmqpArray, UInt
 from twinbus.core.descriptions import RuleDescription
@@ -269,3 +270,50 @@ def test_r5_lock_tokens_made_to_have_one_hash_are_not_compared_with_each_other(
     }
     assert statuses(client.ask("update-disposition", asked_for)) == [410]
     assert compared < len(tokens)
+
+
+def test_e5_deferred_messages_that_are_too_much_for_one_answer_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All or none come, and a few numbers may stand for more than there is memory."""
+    kit = Kit()
+    queue = kit.queue()
+    kit.send(queue, *[payload(bytes(1_000)) for _ in range(3)])
+    for lock in kit.taker(queue, credit=3).locks:
+        queue.main.defer(lock, kit.now_ms, None)
+    client = Asking(kit)
+    operation = "receive-by-sequence-number"
+
+    def asked_for(*seqs: int) -> dict[str, object]:
+        numbers = AmqpArray(seqs, ARRAY_OF_LONG)
+        return {"sequence-numbers": numbers, "receiver-settle-mode": UInt(0)}
+
+    monkeypatch.setattr("twinbus.core.limits.DEFERRED_BYTES_MAX", 2_500)
+    assert statuses(client.ask(operation, asked_for(1, 2, 3))) == [403]
+    assert statuses(client.ask(operation, asked_for(1, 2))) == [200]
+    # One comes, however large.
+    monkeypatch.setattr("twinbus.core.limits.DEFERRED_BYTES_MAX", 500)
+    assert statuses(client.ask(operation, asked_for(3))) == [200]
+
+
+@pytest.mark.parametrize(
+    ("operation", "body"),
+    [
+        ("get-message-sessions", {"last-updated-time": 0, "skip": 0, "top": 100}),
+        ("peek-message", {**PEEK, "session-id": "s 1"}),
+        ("peek-message", {**PEEK, "state": "deferred"}),
+        ("batch-delete-messages", {"message-count": 1, "enqueued-time-utc": 0, "session-id": "s"}),
+        ("twinbus:purge", {"state": "deferred"}),
+    ],
+)
+def test_a_request_that_looks_at_everything_lets_others_go_first(
+    operation: str, body: dict[str, object]
+) -> None:
+    kit = Kit()
+    queue = kit.queue(requires_session=True)
+    client = Asking(kit)
+    client.put(operation, body)
+    assert not client.peer.server.is_weary
+    kit.send(queue, *[payload(b"x", session_id=f"s {n}") for n in range(EFFORT_MAX + 1)])
+    client.put(operation, body)
+    assert client.peer.server.is_weary
