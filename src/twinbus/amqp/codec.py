@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from twinbus.amqp.errors import DecodeError
+from twinbus.amqp.maps import to_map
 from twinbus.amqp.types import (
     AmqpArray,
     Byte,
@@ -41,8 +42,6 @@ NESTING_MAX: Final = 32
 # the bytes present. Nobody sends such arrays in earnest: as many as an array has bytes
 # around them will do, or a few bytes of a stranger become hundreds of values.
 ZERO_WIDTH_COUNT_MAX: Final = 4
-# A map with more keys is looked at before it is built.
-_KEYS_UNCHECKED_MAX: Final = 16
 
 _U16: Final = struct.Struct(">H")
 _U32: Final = struct.Struct(">I")
@@ -229,30 +228,7 @@ def _decode_items(buf: bytes, pos: int, end: int, code: int, depth: int) -> list
 
 
 def _decode_map(buf: bytes, pos: int, end: int, code: int, depth: int) -> dict[object, object]:
-    start = pos
-    items = _decode_items(buf, pos, end, code, depth)
-    if len(items) % 2:
-        raise DecodeError("map with a key without value", start)
-    if len(items) > 2 * _KEYS_UNCHECKED_MAX:
-        _check_keys(items, start)
-    pairs: dict[object, object] = {}
-    for i in range(0, len(items), 2):
-        key = items[i]
-        if isinstance(key, (list, dict, Described)):
-            raise DecodeError("map key of a compound type", start)
-        pairs[key] = items[i + 1]
-    return pairs
-
-
-def _check_keys(items: list[object], start: int) -> None:
-    """Refuse keys that are made to have one hash: each would be compared with all before it.
-
-    Only a uuid has more bits than its hash, which can be worked out; those of texts and bytes
-    nobody knows, and few numbers share one.
-    """
-    ids = [hash(key) for key in items[::2] if isinstance(key, uuid.UUID)]
-    if len(set(ids)) < len(ids):
-        raise DecodeError("map with keys that are alike", start)
+    return to_map(_decode_items(buf, pos, end, code, depth), pos)
 
 
 def _decode_array(buf: bytes, pos: int, end: int, code: int, depth: int) -> AmqpArray:

@@ -17,16 +17,16 @@ from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.handler import Handler
 from twinbus.amqp.link import Link
 from twinbus.amqp.outcomes import ACCEPTED, Outcome
-from twinbus.amqp.sections import BATCH_FORMAT, split_batch
+from twinbus.amqp.sections import BATCH_FORMAT
 from twinbus.amqp.session import AmqpSession
-from twinbus.core import errors, limits
+from twinbus.core import errors
 from twinbus.core.errors import BusError
 from twinbus.engine import observations, settlement
 from twinbus.engine import stored as form
 from twinbus.engine.consumer import Attachment, Consumer, Lock
 from twinbus.engine.entities import Entity, Holder, Topic
 from twinbus.engine.kernel import Kernel
-from twinbus.engine.message import Message, take_in
+from twinbus.engine.message import Message, batch_parts, take_in
 from twinbus.engine.observer import Tally
 from twinbus.engine.sessions import Session
 from twinbus.engine.stream import Stream
@@ -452,15 +452,7 @@ class Bridge(Handler):
     def messages(self, message_format: int, payload: bytes) -> list[Message]:
         if message_format != BATCH_FORMAT:
             return [self.read(payload)]
-        parts = split_batch(payload, limits.BATCH_MESSAGES_MAX)
-        if not parts:
-            raise DecodeError("the batch holds no message", 0)
-        if len(parts) > limits.BATCH_MESSAGES_MAX:
-            raise BusError(
-                errors.MESSAGE_TOO_LARGE,
-                f"A batch may hold {limits.BATCH_MESSAGES_MAX} messages at most: send several.",
-            )
-        return [self.read(part) for part in parts]
+        return [self.read(part) for part in batch_parts(payload)]
 
     def _send_batch(self, sender: Sender, payload: bytes) -> None:
         """Accept all messages of a batch or none (S6)."""
