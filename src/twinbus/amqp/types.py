@@ -32,7 +32,7 @@ class Char:
     @property
     def is_half(self) -> bool:
         """Whether it is one of the two numbers that UTF-16 makes of a character."""
-        return "\ud800" <= self.character <= "\udfff"
+        return chr(0xD800) <= self.character <= chr(0xDFFF)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Char) and self.character == other.character

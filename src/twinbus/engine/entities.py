@@ -557,6 +557,10 @@ class Topic(Entity):
             raise self._full()
         # Filters read them: what cannot be read must be refused before any copy is placed.
         message.properties()
+        session_id = message.session_id()
+        if session_id is not None:
+            # A subscription may require sessions, and then it is too late to refuse it.
+            self._check_session(session_id)
 
     def accept(self, message: Message, now_ms: int, ttl_ms: int, hops: int) -> None:
         """Fan out: each subscription whose rules match gets its own copy (E8)."""
