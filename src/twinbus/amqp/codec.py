@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from twinbus.amqp.errors import DecodeError
+from twinbus.amqp.maps import to_map
 from twinbus.amqp.types import (
     AmqpArray,
     Byte,
@@ -227,17 +228,7 @@ def _decode_items(buf: bytes, pos: int, end: int, code: int, depth: int) -> list
 
 
 def _decode_map(buf: bytes, pos: int, end: int, code: int, depth: int) -> dict[object, object]:
-    start = pos
-    items = _decode_items(buf, pos, end, code, depth)
-    if len(items) % 2:
-        raise DecodeError("map with a key without value", start)
-    pairs: dict[object, object] = {}
-    for i in range(0, len(items), 2):
-        key = items[i]
-        if isinstance(key, (list, dict, Described)):
-            raise DecodeError("map key of a compound type", start)
-        pairs[key] = items[i + 1]
-    return pairs
+    return to_map(_decode_items(buf, pos, end, code, depth), pos)
 
 
 def _decode_array(buf: bytes, pos: int, end: int, code: int, depth: int) -> AmqpArray:

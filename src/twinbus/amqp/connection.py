@@ -53,8 +53,9 @@ from twinbus.amqp.session import HANDLE_MAX, INCOMING_WINDOW, OUTGOING_WINDOW, A
 
 NEVER_MS: Final = 1 << 62
 LINKS_MAX: Final = 5000
-# How many deliveries and links the frames of one `receive` may look through before others get
-# their turn. A frame of thirty bytes can name all that there are, and be repeated.
+# How many deliveries and links the frames of one `receive` may look through, or copies of a
+# topic's messages make, before others get their turn. A frame of thirty bytes can name all that
+# there are, and be repeated.
 EFFORT_MAX: Final = 10_000
 # A peer cannot make us write more often than this by announcing a tiny idle time-out.
 KEEP_ALIVE_MS_MIN: Final = 250
@@ -202,8 +203,13 @@ class Connection(FrameReader):
         """Frames wait that cost too much for one turn: call `receive(b"")` in the next."""
         return self.is_weary and len(self._cut) > 0
 
+    @property
+    def interrupted_bytes(self) -> int:
+        """The size of what waits."""
+        return len(self._cut)
+
     def add_effort(self, looked_through: int) -> None:
-        """Count what a frame looks through; enough of it ends the turn after that frame."""
+        """Count what a frame looks through or makes; enough of it ends the turn after the frame."""
         self._effort += looked_through
         if self._effort > EFFORT_MAX:
             self.is_weary = True

@@ -128,12 +128,13 @@ def _once(known: int, start: int) -> None:
         raise DecodeError("section comes twice", start)
 
 
-def split_batch(payload: bytes) -> list[bytes]:
-    """The messages inside a batch: the contents of its data sections."""
+def split_batch(payload: bytes, count_max: int = 1 << 32) -> list[bytes]:
+    """The messages inside a batch: the contents of its data sections; of more than so many one
+    more, and no further."""
     messages: list[bytes] = []
     pos = 0
     end = len(payload)
-    while pos < end:
+    while pos < end and len(messages) <= count_max:
         code, at = descriptor_at(payload, pos)
         pos = skip(payload, at)
         if code != DATA:

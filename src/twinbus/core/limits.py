@@ -13,6 +13,10 @@ SESSION_ID_CHARS_MAX = 128
 MESSAGE_ID_CHARS_MAX = 128
 SESSION_STATE_BYTES_MAX = 256 * 1024
 
+# As many as Azure takes in a batch. All of it is done in one go, so that it is done whole (S6): a
+# batch of a hundred thousand messages of a few bytes would hold everybody up.
+BATCH_MESSAGES_MAX = 4_500
+
 # Forwarding (E9): the fourth hop is the last one allowed.
 FORWARD_HOPS_MAX = 4
 
@@ -71,6 +75,9 @@ REQUEST_VALUES_MAX = 500_000
 # $management answers hold at most this many messages and bytes; clients ask again.
 PEEK_COUNT_MAX = 250
 PEEK_BYTES_MAX = 1024 * 1024
+# Deferred messages that are fetched by their numbers come all or none, in an answer that is built
+# in memory: as much as one message may have.
+DEFERRED_BYTES_MAX = LARGE_MESSAGE_BYTES_MAX
 # Purging in bulk goes in steps of so many, so that nobody waits for it.
 PURGE_COUNT_MAX = 10_000
 

@@ -567,6 +567,10 @@ class Topic(Entity):
             self._check_copies(message.wire_bytes)
         # Filters read them: what cannot be read must be refused before any copy is placed.
         message.properties()
+        session_id = message.session_id()
+        if session_id is not None:
+            # A subscription may require sessions, and then it is too late to refuse it.
+            self._check_session(session_id)
 
     def _check_copies(self, size: int) -> None:
         """Refuse a message of which more would have to be written than a batch holds."""

@@ -8,7 +8,7 @@ from typing import Final
 
 from twinbus.amqp import codec
 from twinbus.amqp.errors import DecodeError
-from twinbus.amqp.sections import APPLICATION_PROPERTIES, FOOTER, HEADER, PROPERTIES
+from twinbus.amqp.sections import APPLICATION_PROPERTIES, FOOTER, HEADER, PROPERTIES, split_batch
 from twinbus.core import errors, limits
 from twinbus.core.errors import BusError
 from twinbus.core.units import UNLIMITED_MS
@@ -294,6 +294,19 @@ def take_in(payload: bytes, new_id: Callable[[], str]) -> Message:
     elif payload.find(PING_CONTENT_TYPE, properties_at, properties_end) >= 0:
         message.is_ping = message.properties()[CONTENT_TYPE] == PING_CONTENT_TYPE.decode()
     return message
+
+
+def batch_parts(payload: bytes) -> list[bytes]:
+    """The messages of a batch, each to be read by itself; refuse too many of them."""
+    parts = split_batch(payload, limits.BATCH_MESSAGES_MAX)
+    if not parts:
+        raise DecodeError("the batch holds no message", 0)
+    if len(parts) > limits.BATCH_MESSAGES_MAX:
+        raise BusError(
+            errors.MESSAGE_TOO_LARGE,
+            f"A batch may hold {limits.BATCH_MESSAGES_MAX} messages at most: send several.",
+        )
+    return parts
 
 
 def _has_first_field(payload: bytes, pos: int, end: int) -> bool:

@@ -17,16 +17,16 @@ from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.handler import Handler
 from twinbus.amqp.link import Link
 from twinbus.amqp.outcomes import ACCEPTED, Outcome
-from twinbus.amqp.sections import BATCH_FORMAT, split_batch
+from twinbus.amqp.sections import BATCH_FORMAT
 from twinbus.amqp.session import AmqpSession
 from twinbus.core import errors
 from twinbus.core.errors import BusError
 from twinbus.engine import observations, settlement
 from twinbus.engine import stored as form
 from twinbus.engine.consumer import Attachment, Consumer, Lock
-from twinbus.engine.entities import Entity, Holder
+from twinbus.engine.entities import Entity, Holder, Topic
 from twinbus.engine.kernel import Kernel
-from twinbus.engine.message import Message, take_in
+from twinbus.engine.message import Message, batch_parts, take_in
 from twinbus.engine.observer import Tally
 from twinbus.engine.sessions import Session
 from twinbus.engine.stream import Stream
@@ -36,7 +36,8 @@ from twinbus.server.transacting import Coordinator
 
 # How much may wait for one socket before its receivers get no more.
 _OUTPUT_BYTES_MAX: Final = 1024 * 1024
-# Locks of links that are over, before those that were settled since are sorted out.
+# Locks of links that are over, before those that were settled since are sorted out. Later it is
+# twice as many as were left, or each further one would look at all of them.
 _HELD_MAX: Final = 10_000
 
 
@@ -325,6 +326,7 @@ class Bridge(Handler):
         self.reply_links: dict[Link, Node] = {}
         #: Locks of links that are over: they last as long as the connection does.
         self.held: list[tuple[Stream, Lock]] = []
+        self._held_max = _HELD_MAX
         self.transactions = Transactions()
         #: What requests weigh that wait in all nodes; those keep count of it.
         self.waiting_bytes = 0
@@ -397,6 +399,8 @@ class Bridge(Handler):
                     entity.publish(message, hub.now_ms)
                     if context.sent is not None:
                         context.count(message)
+                    if isinstance(entity, Topic):
+                        link.session.connection.add_effort(entity.copies())
                 else:
                     self._send_batch(context, payload)
             except BusError as error:
@@ -448,10 +452,7 @@ class Bridge(Handler):
     def messages(self, message_format: int, payload: bytes) -> list[Message]:
         if message_format != BATCH_FORMAT:
             return [self.read(payload)]
-        messages = [self.read(part) for part in split_batch(payload)]
-        if not messages:
-            raise DecodeError("the batch holds no message", 0)
-        return messages
+        return [self.read(part) for part in batch_parts(payload)]
 
     def _send_batch(self, sender: Sender, payload: bytes) -> None:
         """Accept all messages of a batch or none (S6)."""
@@ -463,6 +464,8 @@ class Bridge(Handler):
             entity.publish(message, self.hub.now_ms)
             if sender.sent is not None:
                 sender.count(message)
+        if isinstance(entity, Topic):
+            sender.link.session.connection.add_effort(len(messages) * entity.copies())
 
     # --- settling ---------------------------------------------------------------------
 
@@ -583,8 +586,9 @@ class Bridge(Handler):
         for context in contexts:
             if isinstance(context, Lock) and stream.holds(context):
                 self.held.append((stream, context))
-        if len(self.held) > _HELD_MAX:
+        if len(self.held) > self._held_max:
             self.held = [(stream, lock) for stream, lock in self.held if stream.holds(lock)]
+            self._held_max = max(_HELD_MAX, 2 * len(self.held))
 
     def on_close(self, connection: Connection) -> None:
         """The connection is gone, and with it locks and open transactions (R7)."""

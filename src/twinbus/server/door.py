@@ -26,7 +26,7 @@ from twinbus.server.transacting import Coordinator
 SESSION_FILTER = "com.microsoft:session-filter"
 _TIMEOUT = "com.microsoft:timeout"
 _LOCKED_UNTIL = Symbol("com.microsoft:locked-until-utc")
-# Links remembered, before those that ended are sorted out.
+# Links remembered, before those that ended are sorted out; later twice as many as were left.
 _GRANTED_MAX = 1_000
 _VIA = "com.microsoft:transfer-destination-address"
 
@@ -47,6 +47,7 @@ class Visitor:
         self.nodes: dict[str, RequestNode] = {}
         #: What each open link needed: looked at again when a token expires.
         self.granted: dict[Link, tuple[str, str]] = {}
+        self._granted_max = _GRANTED_MAX
         self._call_off: Callable[[], None] | None = None
 
     @property
@@ -106,8 +107,9 @@ class Visitor:
 
     def grant(self, link: Link, path: str, right: str) -> None:
         """Remember what a link needed."""
-        if len(self.granted) >= _GRANTED_MAX:
+        if len(self.granted) >= self._granted_max:
             self.forget_ended()
+            self._granted_max = max(_GRANTED_MAX, 2 * len(self.granted))
         self.granted[link] = (path, right)
 
     def forget_ended(self) -> None:

@@ -81,16 +81,19 @@ class AmqpProtocol(asyncio.Protocol):
         self._set_timer()
 
     def data_received(self, data: bytes) -> None:
-        if self._held or not self._broker.has_room(len(data)):
-            self._hold(data)
+        self._take_or_hold(data, len(data))
+
+    def _take_or_hold(self, data: bytes, size_bytes: int) -> None:
+        if self._held or not self._broker.has_room(size_bytes):
+            self._hold(data, size_bytes)
         else:
             self._take_in(data)
 
-    def _hold(self, data: bytes) -> None:
+    def _hold(self, data: bytes, size_bytes: int) -> None:
         """Too much waits for the disk: read no further, and go on with this when there is room."""
         if self._held:
             self._held.append(data)
-        elif mark := self._broker.hold(self._mark, len(data), self._go_on):
+        elif mark := self._broker.hold(self._mark, size_bytes, self._go_on):
             self._mark = mark
             self._held.append(data)
             self._read_or_wait()
@@ -147,7 +150,9 @@ class AmqpProtocol(asyncio.Protocol):
     def _take_rest(self) -> None:
         self._will_go_on = False
         if self._transport is not None:
-            self._take_in(b"")
+            assert self.connection is not None
+            # A small frame to a topic may be much for the disk.
+            self._take_or_hold(b"", self.connection.interrupted_bytes)
             self._read_or_wait()
 
     def _look_at_stranger(self) -> None:

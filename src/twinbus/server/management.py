@@ -222,6 +222,12 @@ class Management:
             raise BusError(errors.NOT_ALLOWED, f"'{self._entity.path}' has no rules.")
         return self._entity
 
+    def _take_effort(self, looked_through: int) -> None:
+        """A small request may look at all that there is: others come first before the next."""
+        connection = self._visitor.bridge.connection
+        if connection is not None:
+            connection.add_effort(looked_through)
+
     # --- looking ----------------------------------------------------------------------
 
     def _peek(self, body: Body) -> Body:
@@ -232,6 +238,8 @@ class Management:
         states = browsing.ALL_STATES
         if "state" in body:
             states = _known(browsing.STATES, body["state"])
+        if "state" in body or body.get("session-id") is not None:
+            self._take_effort(stream.index.live)
         seqs = stream.browse(
             int(body["from-sequence-number"]),
             max(0, min(int(body["message-count"]), limits.PEEK_COUNT_MAX)),
@@ -255,6 +263,7 @@ class Management:
         since_ms = int(body["last-updated-time"])
         found: list[str] = []
         if table is not None:
+            self._take_effort(len(table.sessions))
             if since_ms >= _ANY_TIME_MS:
                 found = [s.id for s in table.sessions.values() if s.live or s.state is not None]
             else:
@@ -286,7 +295,8 @@ class Management:
         wanted.description = _text(body.get("deadletter-description"))
         holder = self._holder()
         stream = self._stream()
-        locks = [self._lock(token) for token in dict.fromkeys(body["lock-tokens"])]
+        # Each once. Tokens are a stranger's, and may be made to have one hash; locks are ours.
+        locks = list(dict.fromkeys([self._lock(token) for token in body["lock-tokens"]]))
         for lock in locks:
             wanted.check(stream, lock, self._hub.now_ms)
             wanted.take_effort(stream, lock, self._hub.now_ms)
@@ -303,7 +313,9 @@ class Management:
             session = self._session(body)
         consumer = session.holder if session is not None else None
         assert consumer is None or isinstance(consumer, Consumer)
-        locks = stream.fetch_deferred(_numbers(body), session, consumer, now_ms)
+        seqs = _numbers(body)
+        _check_answer(stream, seqs)
+        locks = stream.fetch_deferred(seqs, session, consumer, now_ms)
         if peek_lock and session is None:
             # No link holds these: they end with the connection.
             self._visitor.bridge.hold(stream, [*locks])
@@ -416,6 +428,7 @@ class Management:
         before_ms = int(body["enqueued-time-utc"])
         stream = self._stream()
         count_max = min(int(body["message-count"]), limits.PURGE_COUNT_MAX)
+        self._take_effort(stream.index.live)
         seqs = stream.browse(1, count_max, body.get("session-id"), bytes((ACTIVE,)))
         old = [seq for seq in seqs if stream.enqueued_ms(seq) <= before_ms]
         for seq in old:
@@ -432,6 +445,7 @@ class Management:
         count_max: int = limits.PURGE_COUNT_MAX
         if wanted is not None:
             count_max = min(int(wanted), count_max)
+        self._take_effort(stream.index.live)
         seqs = stream.browse(1, count_max, None, bytes((state,)))
         for seq in seqs:
             stream.remove(seq, records.PURGED)
@@ -466,6 +480,19 @@ def _arguments(request: Request, given: object) -> Body:
 def _numbers(body: Body) -> list[int]:
     """The sequence numbers of a request, each of them once."""
     return list(dict.fromkeys(int(seq) for seq in body["sequence-numbers"]))
+
+
+def _check_answer(stream: Stream, seqs: list[int]) -> None:
+    """Refuse deferred messages that are too much for one answer."""
+    for seq in seqs:
+        stream.check_deferred(seq)
+    size = sum(stream.size(seq) for seq in seqs)
+    if len(seqs) > 1 and size > limits.DEFERRED_BYTES_MAX:
+        raise BusError(
+            errors.MESSAGE_TOO_LARGE,
+            f"These {len(seqs)} messages have {size} bytes together; one answer takes"
+            f" {limits.DEFERRED_BYTES_MAX}. Ask for fewer at once.",
+        )
 
 
 def _known(table: dict[str, Any], name: object) -> Any:

@@ -85,13 +85,20 @@ def _typed(value: object) -> tuple[str, str]:
 def _untyped(kind: str, text: str) -> object:
     if kind == "boolean":
         return text == "true"
-    if kind == "int":
-        return Int(int(text))
-    if kind == "long":
-        return int(text)
+    if kind in ("int", "long"):
+        return _whole(kind, int(text))
     if kind == "double":
         return float(text)
     if kind == "dateTime":
         moment = datetime.fromisoformat(text)
         return Timestamp(ms_from_datetime(moment if moment.tzinfo else moment.replace(tzinfo=UTC)))
     return text
+
+
+def _whole(kind: str, number: int) -> object:
+    """The number, in a type that holds it: nothing bounds what a rule may name."""
+    if kind == "int" and -(2**31) <= number < 2**31:
+        return Int(number)
+    if -(2**63) <= number < 2**63:
+        return number
+    return ULong(number) if 0 <= number < 2**64 else str(number)

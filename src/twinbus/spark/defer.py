@@ -182,7 +182,13 @@ class DeferredEpochs:
             "sequence-numbers": AmqpArray(numbers, ARRAY_OF_LONG),
             "receiver-settle-mode": mode,
         }
-        found = self._line.ask(RECEIVE_DEFERRED, body).get("messages", [])
+        try:
+            found = self._line.ask(RECEIVE_DEFERRED, body).get("messages", [])
+        except Refused as refusal:
+            half = len(numbers) // 2
+            if refusal.condition != errors.MESSAGE_TOO_LARGE.condition or not half:
+                raise
+            return self._fetch(numbers[:half], mode) + self._fetch(numbers[half:], mode)
         return [entry["lock-token"] for entry in found if "lock-token" in entry]
 
     def _count_attempt(self, epoch: int, held: Held) -> None:

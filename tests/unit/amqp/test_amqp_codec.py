@@ -244,6 +244,17 @@ def test_skip_neither_recurses_nor_runs_off() -> None:
         skip(b"\x00" * 5000, 0)
 
 
+def test_keys_made_to_have_one_hash_are_refused() -> None:
+    """Else a frame of 64 KB takes a second and a half, and a stranger may send it."""
+    ids = [uuid.UUID(int=number * 7**40 % 2**128) for number in range(1, 2_000)]
+    many: dict[object, object] = dict.fromkeys(ids)
+    assert decode_whole(encode(many)) == many
+    alike = [(uuid.UUID(int=number * (2**61 - 1)), b"\x40") for number in range(1, 2_000)]
+    assert len({hash(key) for key, _ in alike}) == 1
+    with pytest.raises(DecodeError, match="alike"):
+        decode_whole(encode_map([*alike]))
+
+
 def test_map_pairs_keep_values_as_they_are() -> None:
     data = bytes.fromhex("c10b04a301615505a101625501")
     pairs = map_pairs(data, 0)

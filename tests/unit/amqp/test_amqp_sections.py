@@ -104,6 +104,8 @@ def test_batches() -> None:
     payload = PROPERTIES + b"".join([section(0x75, message) for message in messages])
     assert split_batch(payload) == messages
     assert split_batch(PROPERTIES) == []
+    assert split_batch(payload, len(messages)) == messages
+    assert split_batch(payload, len(messages) - 2) == messages[:-1]
     with pytest.raises(DecodeError):
         split_batch(section(0x75, "text"))
 

@@ -364,3 +364,15 @@ def test_e6_d3_half_of_a_character_is_no_session_id() -> None:
     kit.wait(1_000)
     assert kit.bodies(subscription, 1) == [b"half"]
     assert kit.death(subscription)[0] == "Session id is null."
+
+
+def test_e6_a_topic_takes_no_session_id_that_is_too_long() -> None:
+    """Whoever gets that session next is told its id, which a frame may not hold: nobody would get
+    past it."""
+    kit = Kit()
+    topic = kit.topic()
+    subscription = kit.subscription(requires_session=True)
+    kit.send(topic, payload(b"longest", session_id="s" * 128))
+    refused = refusal(lambda: kit.send(topic, payload(b"too long", session_id="s" * 129)))
+    assert refused.kind is errors.ARGUMENT_ERROR
+    assert kit.bodies(subscription) == [b"longest"]

@@ -198,6 +198,23 @@ def test_e10_s6_a_batch_in_a_transaction_is_refused_whole() -> None:
     assert len(kit.bodies(queue)) == 100
 
 
+def test_s6_a_batch_of_too_many_messages_is_refused_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each may be a few bytes, and all are placed in one go, once for each subscription."""
+    monkeypatch.setattr("twinbus.core.limits.BATCH_MESSAGES_MAX", 3)
+    kit = Kit()
+    queue = kit.queue()
+    peer, bridge = connected(kit)
+    peer.attach(0, receiver=False)
+    part = section(0x75, payload(b"x"))
+    heard = peer.transfer(0, 0, part * 4, message_format=BATCH_FORMAT)
+    assert "3 messages at most" in refusal_in(heard)
+    assert kit.bodies(queue) == []
+    peer.transfer(0, 1, part * 3, message_format=BATCH_FORMAT)
+    assert len(kit.bodies(queue)) == 3
+    bridge.hub.replies.release()
+    assert refusal_in(peer.read()) == ""
+
+
 @pytest.mark.parametrize(
     ("body", "why"), [(b"no message", "no AMQP message"), (bytes(2_000), "exceeds the limit")]
 )

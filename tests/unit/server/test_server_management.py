@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from uuid import UUID
 
 import pytest
 
 from tests.unit.amqp.amqp_client import DETACH, TRANSFER, Frame, source, target
 from tests.unit.engine.engine_kit import Kit, payload, section
 from tests.unit.server.server_kit import connected
+from twinbus.amqp.connection import EFFORT_MAX
 from twinbus.amqp.exchange import decode_exchange
-from twinbus.amqp.types import ARRAY_OF_LONG, AmqpArray, UInt
+from twinbus.amqp.types import ARRAY_OF_LONG, ARRAY_OF_UUID, AmqpArray, UInt
+from twinbus.core.descriptions import RuleDescription
 from twinbus.engine.index import DEFERRED
 from twinbus.server.bridge import Replies
 from twinbus.server.requests import RequestNode
@@ -23,13 +26,13 @@ PEEK: dict[str, object] = {"from-sequence-number": 1, "message-count": 1}
 class Asking:
     """A client with links to the management node of the queue `q`."""
 
-    def __init__(self, kit: Kit, credit: int = 100) -> None:
+    def __init__(self, kit: Kit, credit: int = 100, node: str = NODE) -> None:
         self.kit = kit
         self._planned: list[Callable[[], None]] = []
         self.peer, self.bridge = connected(kit, self._planned)
         self._asked = 0
-        self.peer.attach(REQUESTS, receiver=False, target=target(NODE))
-        self.peer.attach(ANSWERS, receiver=True, name="answers", source=source(NODE))
+        self.peer.attach(REQUESTS, receiver=False, target=target(node))
+        self.peer.attach(ANSWERS, receiver=True, name="answers", source=source(node))
         if credit:
             self.peer.flow(ANSWERS, credit)
 
@@ -223,3 +226,94 @@ def test_requests_that_wait_are_bounded_for_all_nodes_together(
     assert ended
     client.peer.server.abort()
     assert client.bridge.waiting_bytes == 0
+
+
+def test_e8_a_rule_with_a_number_too_large_for_its_type_is_listed() -> None:
+    """It is taken all the same; it must not keep the others from being shown."""
+    kit = Kit()
+    kit.topic()
+    subscription = kit.subscription()
+    numbers = {"a": 2**64 - 1, "b": 2**70, "c": -(2**31) - 1, "d": 5}
+    rule = RuleDescription("r", "correlation")
+    rule.properties = {name: ("long", str(number)) for name, number in numbers.items()}
+    rule.properties["c"] = ("int", str(numbers["c"]))
+    kit.namespace.create_rule(subscription, rule, kit.now_ms)
+    client = Asking(kit, node="t/subscriptions/s/$management")
+    (answer,) = [frame for frame in client.ask("enumerate-rules", {}) if frame.code == TRANSFER]
+    _, headers, body = decode_exchange(answer.payload)
+    assert headers["statusCode"] == 200
+    assert isinstance(body, dict)
+    shown = body["rules"][1]["rule-description"].value[0].value[8]
+    assert shown == {**numbers, "b": str(2**70)}
+
+
+def test_r5_lock_tokens_made_to_have_one_hash_are_not_compared_with_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of 250,000 of them each would be: that took hours."""
+    kit = Kit()
+    kit.queue()
+    tokens = [UUID(int=number * (2**61 - 1)) for number in range(1, 100)]
+    compared = 0
+    equal = UUID.__eq__
+
+    def counted(token: UUID, other: object) -> bool:
+        nonlocal compared
+        compared += 1
+        return equal(token, other)
+
+    client = Asking(kit)
+    monkeypatch.setattr(UUID, "__eq__", counted)
+    asked_for = {
+        "disposition-status": "completed",
+        "lock-tokens": AmqpArray(tokens, ARRAY_OF_UUID),
+    }
+    assert statuses(client.ask("update-disposition", asked_for)) == [410]
+    assert compared < len(tokens)
+
+
+def test_e5_deferred_messages_that_are_too_much_for_one_answer_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All or none come, and a few numbers may stand for more than there is memory."""
+    kit = Kit()
+    queue = kit.queue()
+    kit.send(queue, *[payload(bytes(1_000)) for _ in range(3)])
+    for lock in kit.taker(queue, credit=3).locks:
+        queue.main.defer(lock, kit.now_ms, None)
+    client = Asking(kit)
+    operation = "receive-by-sequence-number"
+
+    def asked_for(*seqs: int) -> dict[str, object]:
+        numbers = AmqpArray(seqs, ARRAY_OF_LONG)
+        return {"sequence-numbers": numbers, "receiver-settle-mode": UInt(0)}
+
+    monkeypatch.setattr("twinbus.core.limits.DEFERRED_BYTES_MAX", 2_500)
+    assert statuses(client.ask(operation, asked_for(1, 2, 3))) == [403]
+    assert statuses(client.ask(operation, asked_for(1, 2))) == [200]
+    # One comes, however large.
+    monkeypatch.setattr("twinbus.core.limits.DEFERRED_BYTES_MAX", 500)
+    assert statuses(client.ask(operation, asked_for(3))) == [200]
+
+
+@pytest.mark.parametrize(
+    ("operation", "body"),
+    [
+        ("get-message-sessions", {"last-updated-time": 0, "skip": 0, "top": 100}),
+        ("peek-message", {**PEEK, "session-id": "s 1"}),
+        ("peek-message", {**PEEK, "state": "deferred"}),
+        ("batch-delete-messages", {"message-count": 1, "enqueued-time-utc": 0, "session-id": "s"}),
+        ("twinbus:purge", {"state": "deferred"}),
+    ],
+)
+def test_a_request_that_looks_at_everything_lets_others_go_first(
+    operation: str, body: dict[str, object]
+) -> None:
+    kit = Kit()
+    queue = kit.queue(requires_session=True)
+    client = Asking(kit)
+    client.put(operation, body)
+    assert not client.peer.server.is_weary
+    kit.send(queue, *[payload(b"x", session_id=f"s {n}") for n in range(EFFORT_MAX + 1)])
+    client.put(operation, body)
+    assert client.peer.server.is_weary
