@@ -205,6 +205,10 @@ class Broker:
             if replies.any:
                 self.hub.replies = Replies()
                 replies.release()
+            if self._carrier is not None:
+                # Nothing had to be carried: no commit will come that goes on with it.
+                self._drop_carried()
+                self.begin_turn()
             return
         if self.kernel.observer is not None:
             self.kernel.observer.write()
@@ -230,11 +234,7 @@ class Broker:
             self.kernel.committed(sealed)
             replies.release()
             self._check_space()
-            carrier = self._carrier
-            if carrier is not None and carrier.finished and self.journal.failed is None:
-                self.journal.drop_before(carrier.segment)
-                self._round_carried += carrier.carried_bytes
-                self._carrier = None
+            self._drop_carried()
         self.begin_turn()
 
     def _fail(self, replies: Replies, error: Exception) -> None:
@@ -380,6 +380,14 @@ class Broker:
                 return
         self._round_freed += size
         self._carrier = Carrier(self.engine, number + 1, self.hub.now_ms)
+
+    def _drop_carried(self) -> None:
+        """Give up what was carried from, once all that lived in it is on disk elsewhere."""
+        carrier = self._carrier
+        if carrier is not None and carrier.finished and self.journal.failed is None:
+            self.journal.drop_before(carrier.segment)
+            self._round_carried += carrier.carried_bytes
+            self._carrier = None
 
     def _has_garbage(self, segments: list[tuple[int, int]]) -> bool:
         total = sum(size for _, size in segments)

@@ -124,6 +124,26 @@ def test_e11_receiving_makes_room_on_a_full_disk(left: int) -> None:
     machine.close()
 
 
+@pytest.mark.usefixtures("thrifty")
+def test_e11_a_segment_with_nothing_live_is_room_on_a_full_disk() -> None:
+    """There is nothing to carry out of it, and so no commit after which it could go."""
+    machine = OneQueue(20_000, MemoryDisk(capacity_bytes=160_000))
+    stream = machine.queue.main
+    # The queue's description is carried to a later segment, as in any broker that runs for long.
+    while machine.queue.location >> 32 < 5:
+        machine.send(payload(bytes(2_000)))
+        stream.remove_range(stream.durable_seq, stream.durable_seq, records.COMPLETED)
+    while machine.broker.why_refusing() is None:
+        machine.send(payload(bytes(2_000)))
+    machine.run(5)
+    assert machine.broker.why_refusing() is not None
+    stream.remove_range(1, stream.durable_seq, records.COMPLETED)
+    machine.broker.begin_turn()
+    machine.run(5)
+    assert machine.broker.why_refusing() is None
+    machine.close()
+
+
 @pytest.mark.parametrize("segments", [2, 3])
 def test_e11_a_disk_that_is_full_to_the_last_byte_takes_settlements(segments: int) -> None:
     """Also after a restart; and sends are refused from its first moment on."""
