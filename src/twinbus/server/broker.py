@@ -262,9 +262,13 @@ class Broker:
         It may have come in the middle of a change, half of which must not be committed (ADR 12).
         """
         log.critical("the broker met an error of its own; restart it", exc_info=error)
-        self.hub.refusing = self.hub.failed = errors.broken(error)
-        self.journal.give_up(error)
+        self.give_up(error, errors.broken(error))
         self.begin_turn()
+
+    def give_up(self, error: Exception, told: BusError) -> None:
+        """Accept nothing any more; what is not on its way to disk yet never goes there."""
+        self.hub.refusing = self.hub.failed = told
+        self.journal.give_up(error)
 
     def _check_space(self) -> None:
         """Refuse sends while the disk is full; settlements go on, and make room."""

@@ -152,10 +152,18 @@ class Service:
     # --- starting and stopping --------------------------------------------------------
 
     async def make_entities(self) -> None:
-        """Make what the configuration names and the journal does not know yet."""
+        """Make what the configuration names and the journal does not know yet: all or nothing.
+
+        What was made of a file that is refused would be there at the next start, and be left as
+        it is: without its forwarding, or some of its rules.
+        """
         now_ms = self.broker.begin_turn()
-        for wanted, namespace, _ in self._namespaces:
-            _make_entities(wanted, namespace, now_ms)
+        try:
+            for wanted, namespace, _ in self._namespaces:
+                _make_entities(wanted, namespace, now_ms)
+        except BusError as error:
+            self.broker.give_up(error, error)
+            raise
         await self.broker.durable()
 
     async def listen(self, host: str | None, port: int, tls: ssl.SSLContext | None = None) -> int:

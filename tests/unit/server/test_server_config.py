@@ -1,5 +1,6 @@
 """Configuration: our TOML, and the official emulator's Config.json."""
 
+import asyncio
 import copy
 import json
 import tomllib
@@ -15,6 +16,7 @@ from twinbus.core.errors import BusError
 from twinbus.core.units import MINUTE_MS, UNLIMITED_MS
 from twinbus.engine.engine import Engine
 from twinbus.server.config import Config, ConfigError, load
+from twinbus.server.service import Service
 from twinbus.server.service import _make_entities as make_entities
 
 TOML = """
@@ -320,3 +322,22 @@ def test_nothing_in_a_file_is_more_than_an_error_that_says_so(form: str, tmp_pat
             refused += 1
     assert taken
     assert refused
+
+
+async def start_and_stop(directory: Path, config: Config) -> None:
+    service = Service(directory, config, "key")
+    try:
+        await service.make_entities()
+    finally:
+        await service.close()
+
+
+def test_a_file_that_is_refused_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Else the next start would find the queue, leave it as it is, and nothing would forward."""
+    text = "[namespaces.n.queues.q]\nforward_to = 'nowhere'"
+    config = load(write(tmp_path, "a.toml", text))
+    for _ in range(2):
+        with pytest.raises(BusError, match="cannot forward to 'nowhere'"):
+            asyncio.run(start_and_stop(tmp_path / "data", config))
+    config.namespaces[0].queues[0].forward_to = None
+    asyncio.run(start_and_stop(tmp_path / "data", config))
