@@ -25,7 +25,7 @@ from twinbus.core.units import DAY_MS
 from twinbus.engine.namespace import Namespace
 from twinbus.journal import Journal
 from twinbus.server.administration import NamespaceAdministration
-from twinbus.server.authorization import Guard
+from twinbus.server.authorization import ROOT_POLICY, Guard
 from twinbus.server.broker import Broker
 from twinbus.server.clock import Clock
 from twinbus.server.config import Config, NamespaceConfig
@@ -35,7 +35,6 @@ from twinbus.server.lobby import Lobby, fit
 
 log = logging.getLogger(__name__)
 
-ROOT_POLICY = "RootManageSharedAccessKey"
 D = TypeVar("D", QueueDescription, SubscriptionDescription)
 
 # How often the system's clock is looked at.

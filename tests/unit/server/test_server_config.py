@@ -220,6 +220,53 @@ def test_the_emulators_file(tmp_path: Path) -> None:
             "[namespaces.n.topics.t.subscriptions.s.rules.r]\nproperties = { colour = 'red' }",
             r'r.properties.colour must be .*write colour = \["string", "red"\]',
         ),
+        (
+            "a.toml",
+            "[namespaces.n]\n[namespaces.N]",
+            "'n' and 'N' are one name among the namespaces",
+        ),
+        (
+            "a.toml",
+            "[namespaces.a]\nhosts = ['x', 'X']\n[namespaces.b]\nhosts = ['X']",
+            "'x' and 'x' are one name among the hosts of all",
+        ),
+        (
+            "a.toml",
+            "[namespaces.n.queues.q]\n[namespaces.n.queues.Q]\nrequires_session = true",
+            "'q' and 'Q' are one name among the queues and topics of namespace 'n'",
+        ),
+        (
+            "a.toml",
+            "[namespaces.n.queues.q]\n[namespaces.n.topics.q]",
+            "'q' and 'q' are one name among the queues and topics",
+        ),
+        (
+            "a.toml",
+            "[namespaces.n.topics.t.subscriptions.s]\n[namespaces.n.topics.t.subscriptions.S]",
+            "'t/s' and 't/S' are one name among the subscriptions",
+        ),
+        (
+            "a.toml",
+            "[namespaces.n.topics.t.subscriptions.s.rules]\nr = {}\nR = {}",
+            "'r' and 'R' are one name among the rules of 't/s'",
+        ),
+        (
+            "a.toml",
+            "[namespaces.n.policies]\np = { primary_key = 'k', rights = ['Send'] }\n"
+            "P = { primary_key = 'k', rights = ['Listen'] }",
+            "'p' and 'P' are one name among the policies",
+        ),
+        (
+            "a.toml",
+            "[namespaces.n.policies.rootManageSharedAccessKey]\n"
+            "primary_key = 'k'\nrights = ['Listen']",
+            "has RootManageSharedAccessKey already",
+        ),
+        (
+            "a.json",
+            '{"UserConfig": {"Namespaces": [{"Name": "n"}, {"Name": "n"}]}}',
+            "'n' and 'n' are one name among the namespaces",
+        ),
         ("a.toml", "x = " + "[" * 9999, "not well-formed"),
         ("a.json", '{"UserConfig": {"Namespaces": []}}', "no namespace"),
         ("a.json", '{"UserConfig": {"Namespaces": [{}]}}', r"Namespaces\[0\] needs a Name"),
