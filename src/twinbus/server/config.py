@@ -514,7 +514,8 @@ def _refuse_twins(namespaces: list[NamespaceConfig]) -> None:
                 " another name"
             )
         _refuse_alike(policies, f"the policies of {where}")
-        entities = [entity.name for entity in (*namespace.queues, *namespace.topics)]
+        entities = [queue.name for queue in namespace.queues]
+        entities += [topic.name for topic in namespace.topics]
         _refuse_alike(entities, f"the queues and topics of {where}")
         paths = [f"{made.topic}/{made.name}" for made, _ in namespace.subscriptions]
         _refuse_alike(paths, f"the subscriptions of {where}")
