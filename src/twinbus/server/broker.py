@@ -399,10 +399,12 @@ class Broker:
         if self.kernel.is_full:
             # Whatever makes room is welcome, but what lives must fit into what is left. A little
             # is risked for a whole segment: a disk without room for one is seldom full to the
-            # last byte.
-            carried_bytes = min(kept_bytes, segments[0][1])
+            # last byte. Who receives in order leaves garbage at the front, however much lives.
+            number, size = segments[0]
+            carried_bytes = min(kept_bytes, size, self.engine.kept_before((number + 1) << 32))
             room_bytes = max(self.journal.space_left() // 2, _CARRY_STEP_BYTES)
-            return total > 2 * kept_bytes and carried_bytes <= room_bytes
+            is_worth_it = total > 2 * kept_bytes or size > 2 * carried_bytes
+            return is_worth_it and carried_bytes <= room_bytes
         return total > 2 * kept_bytes + _GARBAGE_BYTES_MIN
 
     # --- stopping ---------------------------------------------------------------------
