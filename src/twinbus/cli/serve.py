@@ -169,14 +169,30 @@ def _key(data_dir: Path) -> tuple[str, bool]:
             )
         return kept, False
     key = new_key()
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    _write_key(path, key)
+    # Clients are told the key now: its name, too, must outlive a power cut.
+    RealDisk().sync_directory(data_dir)
+    return key, True
+
+
+def _write_key(path: Path, key: str) -> None:
+    """Keep a key whole or not at all: half of one would keep the broker from starting again."""
+    fresh = path.with_name(f"{path.name}.{os.getpid()}")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:
         file.write(key + "\n")
         file.flush()
         os.fsync(file.fileno())
-    # Clients are told the key now: its name, too, must outlive a power cut.
-    RealDisk().sync_directory(data_dir)
-    return key, True
+    try:
+        # Unlike a rename it takes no other's place: of two brokers that begin here one goes on.
+        os.link(fresh, path)
+    except FileExistsError:
+        raise
+    except OSError:
+        # Not every file system has links.
+        os.rename(fresh, path)
+    else:
+        fresh.unlink()
 
 
 def _key_reference(data_dir: Path) -> str:
