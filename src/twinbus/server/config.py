@@ -13,6 +13,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -151,7 +152,8 @@ def _namespace_from_toml(name: str, given: object) -> NamespaceConfig:
     _refuse_unknown(tables, {"hosts", "policies", "queues", "topics"}, where)
     namespace = NamespaceConfig(_host(name, where))
     namespace.hosts = [
-        _host(host, f"{where}.hosts") for host in _list(tables.get("hosts", []), f"{where}.hosts")
+        _whole_host(host, f"{where}.hosts")
+        for host in _list(tables.get("hosts", []), f"{where}.hosts")
     ]
     for policy, settings, place in _named_tables(tables, "policies", where):
         namespace.policies.append(_policy(policy, settings, place))
@@ -429,6 +431,19 @@ def _host(given: object, where: str) -> str:
         raise ConfigError(
             f"{where} is no name of a host: {_shown(name)}; use letters, digits, '.' and '-'"
         )
+    return name
+
+
+def _whole_host(given: object, where: str) -> str:
+    """The name or address that clients use; whatever port they say is not compared."""
+    name = _host(given, where).removeprefix("[").removesuffix("]")
+    if ":" in name or "/" in name:
+        try:
+            ip_address(name)
+        except ValueError:
+            raise ConfigError(
+                f"{where} is a name or an address alone, without a port: {_shown(name)}"
+            ) from None
     return name
 
 

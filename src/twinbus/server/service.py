@@ -117,7 +117,7 @@ class Service:
         """
         name = _bare(host or "")
         for wanted, namespace, guard in self._namespaces:
-            if name in [h.casefold() for h in wanted.hosts]:
+            if name.strip("[]") in [h.casefold() for h in wanted.hosts]:
                 return namespace, guard
         for _, namespace, guard in self._namespaces:
             if name.partition(".")[0] == namespace.name.casefold():

@@ -267,6 +267,12 @@ def test_the_emulators_file(tmp_path: Path) -> None:
             '{"UserConfig": {"Namespaces": [{"Name": "n"}, {"Name": "n"}]}}',
             "'n' and 'n' are one name among the namespaces",
         ),
+        (
+            "a.toml",
+            "[namespaces.n]\nhosts = ['bus.example.com:5671']",
+            "n.hosts is a name or an address alone, without a port: 'bus.example.com:5671'",
+        ),
+        ("a.toml", "[namespaces.n]\nhosts = ['https://bus']", "n.hosts is a name or an address"),
         ("a.toml", "x = " + "[" * 9999, "not well-formed"),
         ("a.json", '{"UserConfig": {"Namespaces": []}}', "no namespace"),
         ("a.json", '{"UserConfig": {"Namespaces": [{}]}}', r"Namespaces\[0\] needs a Name"),
@@ -388,3 +394,19 @@ def test_a_file_that_is_refused_leaves_nothing_behind(tmp_path: Path) -> None:
             asyncio.run(start_and_stop(tmp_path / "data", config))
     config.namespaces[0].queues[0].forward_to = None
     asyncio.run(start_and_stop(tmp_path / "data", config))
+
+
+def test_a_host_may_be_an_address_of_either_kind(tmp_path: Path) -> None:
+    text = "[namespaces.a]\n[namespaces.b]\nhosts = ['10.0.0.7', '[fe80::1]', 'FE80::2']"
+    config = load(write(tmp_path, "a.toml", text))
+
+    async def found(host: str) -> str:
+        service = Service(tmp_path / "data", config, "key")
+        try:
+            return service.resolve(host)[0].name
+        finally:
+            await service.close()
+
+    for host in ("10.0.0.7:5671", "[fe80::1]:5671", "fe80::1", "[fe80::2]"):
+        assert asyncio.run(found(host)) == "b"
+    assert asyncio.run(found("[::1]:5671")) == "a"
