@@ -125,7 +125,10 @@ def test_e11_receiving_makes_room_on_a_full_disk(left: int) -> None:
 
 
 def test_e11_receiving_a_part_makes_room_on_a_full_disk() -> None:
-    """What was received first lay in segments of its own, though most of the journal lives."""
+    """What was received first lay in segments of its own, though most of the journal lives.
+
+    Where nothing has to be carried out of one, no commit comes after which it could go.
+    """
     machine = OneQueue(20_000, MemoryDisk(capacity_bytes=240_000))
     while machine.broker.why_refusing() is None:
         machine.send(payload(bytes(2_000)))
@@ -144,25 +147,6 @@ def test_e11_receiving_a_part_makes_room_on_a_full_disk() -> None:
         machine.send(payload(bytes(2_000)))
         machine.run(2)
     assert count - 10 <= stream.index.live <= count
-    machine.close()
-
-
-@pytest.mark.usefixtures("thrifty")
-def test_e11_a_segment_with_nothing_live_is_room_on_a_full_disk() -> None:
-    """There is nothing to carry out of it, and so no commit after which it could go."""
-    machine = OneQueue(20_000, MemoryDisk(capacity_bytes=160_000))
-    stream = machine.queue.main
-    # The queue's description is carried to a later segment, as in any broker that runs for long.
-    while machine.queue.location >> 32 < 5:
-        machine.send(payload(bytes(2_000)))
-        stream.remove_range(stream.durable_seq, stream.durable_seq, records.COMPLETED)
-    while machine.broker.why_refusing() is None:
-        machine.send(payload(bytes(2_000)))
-        machine.run(2)
-    stream.remove_range(1, stream.durable_seq, records.COMPLETED)
-    machine.broker.begin_turn()
-    machine.run(5)
-    assert machine.broker.why_refusing() is None
     machine.close()
 
 
