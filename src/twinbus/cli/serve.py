@@ -29,8 +29,9 @@ from twinbus.core import limits
 from twinbus.core.errors import BusError
 from twinbus.core.ids import is_key, new_key
 from twinbus.journal import JournalError, RealDisk
+from twinbus.server.authorization import ROOT_POLICY
 from twinbus.server.config import Config, ConfigError, load
-from twinbus.server.service import ROOT_POLICY, Service
+from twinbus.server.service import Service
 
 if TYPE_CHECKING:
     from twinbus.capture.supervisor import Supervisor

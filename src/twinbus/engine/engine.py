@@ -230,5 +230,18 @@ class Engine:
                     total += stream.sessions.state_bytes
         return total
 
+    def kept_before(self, location: int) -> int:
+        """What of that can lie below a place in the journal: what is remembered may be anywhere."""
+        total = 0
+        for entity in self.registry.entities.values():
+            if entity.history is not None:
+                total += entity.history.bytes
+            for stream in entity.streams.values():
+                count, size = stream.index.bytes_before(location)
+                total += count * records.PLACED_HEAD_SIZE + size
+                if stream.sessions is not None:
+                    total += stream.sessions.state_bytes
+        return total
+
     def streams(self) -> list[Stream]:
         return [s for entity in self.registry.entities.values() for s in entity.streams.values()]

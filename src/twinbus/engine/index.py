@@ -340,6 +340,26 @@ class Index:
         self.expires_min = expires_min
         return found
 
+    def bytes_before(self, location_max: int) -> tuple[int, int]:
+        """Count the messages whose payload lies below a place in the journal, and its bytes."""
+        count = size = 0
+        for number in self.order:
+            chunk = self.chunks[number]
+            if chunk.location_min >= location_max:
+                continue
+            lowest: int = NEVER
+            for offset in range(len(chunk.states)):
+                if chunk.states[offset] == GONE:
+                    continue
+                location = chunk.locations[offset]
+                lowest = min(lowest, location)
+                if location < location_max:
+                    count += 1
+                    size += chunk.sizes[offset]
+            # Those that are gone need not be looked at again.
+            chunk.location_min = lowest
+        return count, size
+
     def located_before(self, location_max: int) -> list[int]:
         """List the messages whose payload lies below a place in the journal."""
         found: list[int] = []

@@ -13,6 +13,8 @@ from twinbus.core.errors import BusError
 from twinbus.engine.entities import Queue, Topic
 from twinbus.engine.namespace import Namespace
 
+#: Every namespace has it, with the broker's own key.
+ROOT_POLICY = "RootManageSharedAccessKey"
 ALL_RIGHTS = frozenset((MANAGE, SEND, LISTEN))
 
 

@@ -36,9 +36,8 @@ from twinbus.server.transacting import Coordinator
 
 # How much may wait for one socket before its receivers get no more.
 _OUTPUT_BYTES_MAX: Final = 1024 * 1024
-# Locks of links that are over, before those that were settled since are sorted out. Later it is
-# twice as many as were left, or each further one would look at all of them.
-_HELD_MAX: Final = 10_000
+# So few locks of links that are over are not worth sorting out those that were settled since.
+_HELD_MIN: Final = 10_000
 
 
 class Run:
@@ -326,7 +325,7 @@ class Bridge(Handler):
         self.reply_links: dict[Link, Node] = {}
         #: Locks of links that are over: they last as long as the connection does.
         self.held: list[tuple[Stream, Lock]] = []
-        self._held_max = _HELD_MAX
+        self._held_max: int = _HELD_MIN
         self.transactions = Transactions()
         #: What requests weigh that wait in all nodes; those keep count of it.
         self.waiting_bytes = 0
@@ -588,7 +587,8 @@ class Bridge(Handler):
                 self.held.append((stream, context))
         if len(self.held) > self._held_max:
             self.held = [(stream, lock) for stream, lock in self.held if stream.holds(lock)]
-            self._held_max = max(_HELD_MAX, 2 * len(self.held))
+            # The next time when there are twice as many: each lock pays for one look.
+            self._held_max = max(_HELD_MIN, 2 * len(self.held))
 
     def on_close(self, connection: Connection) -> None:
         """The connection is gone, and with it locks and open transactions (R7)."""

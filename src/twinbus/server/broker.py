@@ -205,6 +205,10 @@ class Broker:
             if replies.any:
                 self.hub.replies = Replies()
                 replies.release()
+            if self._carrier is not None:
+                # Nothing had to be carried: no commit will come that goes on with it.
+                self._drop_carried()
+                self.begin_turn()
             return
         if self.kernel.observer is not None:
             self.kernel.observer.write()
@@ -230,11 +234,7 @@ class Broker:
             self.kernel.committed(sealed)
             replies.release()
             self._check_space()
-            carrier = self._carrier
-            if carrier is not None and carrier.finished and self.journal.failed is None:
-                self.journal.drop_before(carrier.segment)
-                self._round_carried += carrier.carried_bytes
-                self._carrier = None
+            self._drop_carried()
         self.begin_turn()
 
     def _fail(self, replies: Replies, error: Exception) -> None:
@@ -262,9 +262,13 @@ class Broker:
         It may have come in the middle of a change, half of which must not be committed (ADR 12).
         """
         log.critical("the broker met an error of its own; restart it", exc_info=error)
-        self.hub.refusing = self.hub.failed = errors.broken(error)
-        self.journal.give_up(error)
+        self.give_up(error, errors.broken(error))
         self.begin_turn()
+
+    def give_up(self, error: Exception, told: BusError) -> None:
+        """Accept nothing any more; what is not on its way to disk yet never goes there."""
+        self.hub.refusing = self.hub.failed = told
+        self.journal.give_up(error)
 
     def _check_space(self) -> None:
         """Refuse sends while the disk is full; settlements go on, and make room."""
@@ -381,16 +385,26 @@ class Broker:
         self._round_freed += size
         self._carrier = Carrier(self.engine, number + 1)
 
+    def _drop_carried(self) -> None:
+        """Give up what was carried from, once all that lived in it is on disk elsewhere."""
+        carrier = self._carrier
+        if carrier is not None and carrier.finished and self.journal.failed is None:
+            self.journal.drop_before(carrier.segment)
+            self._round_carried += carrier.carried_bytes
+            self._carrier = None
+
     def _has_garbage(self, segments: list[tuple[int, int]]) -> bool:
         total = sum(size for _, size in segments)
         kept_bytes = self.engine.kept_bytes()
         if self.kernel.is_full:
             # Whatever makes room is welcome, but what lives must fit into what is left. A little
             # is risked for a whole segment: a disk without room for one is seldom full to the
-            # last byte.
-            carried_bytes = min(kept_bytes, segments[0][1])
+            # last byte. Who receives in order leaves garbage at the front, however much lives.
+            number, size = segments[0]
+            carried_bytes = min(kept_bytes, size, self.engine.kept_before((number + 1) << 32))
             room_bytes = max(self.journal.space_left() // 2, _CARRY_STEP_BYTES)
-            return total > 2 * kept_bytes and carried_bytes <= room_bytes
+            is_worth_it = total > 2 * kept_bytes or size > 2 * carried_bytes
+            return is_worth_it and carried_bytes <= room_bytes
         return total > 2 * kept_bytes + _GARBAGE_BYTES_MIN
 
     # --- stopping ---------------------------------------------------------------------

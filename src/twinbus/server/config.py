@@ -13,6 +13,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,6 +28,7 @@ from twinbus.core.descriptions import (
 from twinbus.core.errors import BusError
 from twinbus.core.units import SECOND_MS, UNLIMITED_MS, duration_from_iso
 from twinbus.engine.rules import Rule
+from twinbus.server.authorization import ROOT_POLICY
 from twinbus.server.rules import CORRELATION_FIELDS
 
 DEFAULT_NAMESPACE = "twinbus"
@@ -98,9 +100,11 @@ def load(path: Path) -> Config:
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not well-formed: {error}") from error
     try:
-        return _from_emulator(given) if is_emulators else _from_toml(given)
+        config = _from_emulator(given) if is_emulators else _from_toml(given)
+        _refuse_twins(config.namespaces)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
+    return config
 
 
 # --- our own form ---------------------------------------------------------------------
@@ -148,7 +152,8 @@ def _namespace_from_toml(name: str, given: object) -> NamespaceConfig:
     _refuse_unknown(tables, {"hosts", "policies", "queues", "topics"}, where)
     namespace = NamespaceConfig(_host(name, where))
     namespace.hosts = [
-        _host(host, f"{where}.hosts") for host in _list(tables.get("hosts", []), f"{where}.hosts")
+        _whole_host(host, f"{where}.hosts")
+        for host in _list(tables.get("hosts", []), f"{where}.hosts")
     ]
     for policy, settings, place in _named_tables(tables, "policies", where):
         namespace.policies.append(_policy(policy, settings, place))
@@ -429,6 +434,19 @@ def _host(given: object, where: str) -> str:
     return name
 
 
+def _whole_host(given: object, where: str) -> str:
+    """The name or address that clients use; whatever port they say is not compared."""
+    name = _host(given, where).removeprefix("[").removesuffix("]")
+    if ":" in name or "/" in name:
+        try:
+            ip_address(name)
+        except ValueError:
+            raise ConfigError(
+                f"{where} is a name or an address alone, without a port: {_shown(name)}"
+            ) from None
+    return name
+
+
 def _path(given: object, where: str) -> Path:
     if not _text(given, where):
         raise ConfigError(f"{where} is empty: give a path")
@@ -495,6 +513,40 @@ def _kind(given: object) -> str:
 def _need_one(namespaces: list[NamespaceConfig]) -> None:
     if not namespaces:
         raise ConfigError("there is no namespace in it: name one, or leave all of them out")
+
+
+def _refuse_twins(namespaces: list[NamespaceConfig]) -> None:
+    """Refuse names that differ in case only, or not at all: one of the two would not be made."""
+    _refuse_alike([namespace.name for namespace in namespaces], "the namespaces")
+    hosts = [sorted({names.fold(host) for host in namespace.hosts}) for namespace in namespaces]
+    _refuse_alike([host for own in hosts for host in own], "the hosts of all namespaces")
+    for namespace in namespaces:
+        where = f"namespace '{namespace.name}'"
+        policies = [policy.name for policy in namespace.policies]
+        if names.fold(ROOT_POLICY) in map(names.fold, policies):
+            raise ConfigError(
+                f"{where} has {ROOT_POLICY} already, with the broker's own key: give the policy"
+                " another name"
+            )
+        _refuse_alike(policies, f"the policies of {where}")
+        entities = [queue.name for queue in namespace.queues]
+        entities += [topic.name for topic in namespace.topics]
+        _refuse_alike(entities, f"the queues and topics of {where}")
+        paths = [f"{made.topic}/{made.name}" for made, _ in namespace.subscriptions]
+        _refuse_alike(paths, f"the subscriptions of {where}")
+        for made, rules in namespace.subscriptions:
+            _refuse_alike([rule.name for rule in rules], f"the rules of '{made.topic}/{made.name}'")
+
+
+def _refuse_alike(given: list[str], where: str) -> None:
+    seen: dict[str, str] = {}
+    for name in given:
+        other = seen.get(names.fold(name))
+        if other is not None:
+            raise ConfigError(
+                f"'{other}' and '{name}' are one name among {where}: case does not count"
+            )
+        seen[names.fold(name)] = name
 
 
 def _refuse_unknown(given: Mapping[str, Any], known: set[str], where: str) -> None:

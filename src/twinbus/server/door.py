@@ -46,7 +46,7 @@ class Visitor:
         self.passwords: dict[str, Claim] = {}
         self.nodes: dict[str, RequestNode] = {}
         #: What each open link needed: looked at again when a token expires.
-        self.granted: dict[Link, tuple[str, str]] = {}
+        self.granted: dict[Link, list[tuple[str, str]]] = {}
         self._granted_max = _GRANTED_MAX
         self._call_off: Callable[[], None] | None = None
 
@@ -79,9 +79,10 @@ class Visitor:
     def recheck(self, now_s: int) -> None:
         """Detach the links whose token has expired and was not renewed."""
         self.forget_ended()
-        for link, (path, right) in list(self.granted.items()):
+        for link, needs in list(self.granted.items()):
             try:
-                self.require(path, right, now_s)
+                for path, right in needs:
+                    self.require(path, right, now_s)
             except BusError as error:
                 del self.granted[link]
                 self.bridge.detach_link(link, error)
@@ -110,10 +111,12 @@ class Visitor:
         if len(self.granted) >= self._granted_max:
             self.forget_ended()
             self._granted_max = max(_GRANTED_MAX, 2 * len(self.granted))
-        self.granted[link] = (path, right)
+        self.granted.setdefault(link, []).append((path, right))
 
     def forget_ended(self) -> None:
-        self.granted = {link: need for link, need in self.granted.items() if link.state <= ATTACHED}
+        self.granted = {
+            link: needs for link, needs in self.granted.items() if link.state <= ATTACHED
+        }
 
 
 class Hosts(Protocol):
@@ -255,6 +258,7 @@ class FrontDoor(Door):
             if not _takes_sends(target):
                 raise BusError(errors.NOT_ALLOWED, f"Nothing can be sent to '{via}'.")
             visitor.require(target.path, SEND, now_s)
+            visitor.grant(link, target.path, SEND)
             entity = target
         entity.check_send()
         sender = Sender(visitor.bridge, link, entity)

@@ -23,6 +23,8 @@ _WRITE_BUFFER_BYTES = 256 * 1024
 # A client that leaves so much unread, answers to what it sends among it, is read no further.
 _UNREAD_BYTES_MAX = 4 * 1024 * 1024
 _TLS_WAIT_S = 10.0
+# How long a client may take to read the last that was said to it.
+_LINGER_S = 30.0
 CONTAINER_ID = "twinbus"
 
 
@@ -48,6 +50,8 @@ class AmqpProtocol(asyncio.Protocol):
         self.connection: Connection | None = None
         #: What came while there was no room for it.
         self._held: list[bytes] = []
+        #: Ends it when it has ended and what was written still does not go out.
+        self._cutting: asyncio.TimerHandle | None = None
         #: Its place among those who are held; it says how much of it was.
         self._mark = 0
         #: It has left too much unread.
@@ -196,6 +200,9 @@ class AmqpProtocol(asyncio.Protocol):
                 self._look_whether_it_reads(transport)
         if connection.finished:
             transport.close()
+            if self._cutting is None:
+                loop = asyncio.get_running_loop()
+                self._cutting = loop.call_later(_LINGER_S, self._cut_off)
         else:
             self._bridge.resume()
             self._set_timer()
@@ -217,8 +224,9 @@ class AmqpProtocol(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._broker.begin_turn()
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._cutting):
+            if timer is not None:
+                timer.cancel()
         if self.connection is not None:
             self.connection.abort()
         self._transport = None

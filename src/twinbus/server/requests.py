@@ -18,6 +18,11 @@ from twinbus.core import errors, limits
 from twinbus.core.errors import BusError
 from twinbus.server.bridge import Bridge, Node
 
+# What a request takes that waits, beyond its bytes: it may have none.
+_WAITING_BYTES = 128
+# Of those that wait so many are taken in a turn: others come in between.
+_TAKEN_A_TURN = 200
+
 #: Calls something in a turn of its own, soon.
 Soon = Callable[[Callable[[], None]], object]
 
@@ -72,8 +77,9 @@ class RequestNode(Node):
         #: Answers that are made and not written: they wait for the disk, for credit, for the
         #: client's window or for its socket.
         self.owed_bytes = 0
-        #: Requests that wait until fewer answers do.
-        self._waiting: deque[tuple[Link, bytes]] = deque()
+        #: Requests that wait until fewer answers do, by the link that they came on. A client may
+        #: have thousands of links, and a thousand requests on each.
+        self._waiting: dict[Link, deque[bytes]] = {}
         self._will_go_on = False
 
     def add_reply_link(self, link: Link) -> None:
@@ -94,12 +100,13 @@ class RequestNode(Node):
 
     def _put_off(self, link: Link, payload: bytes) -> None:
         """Let a request wait, as many as the link had credit for."""
-        self._waiting.append((link, payload))
-        self._bridge.waiting_bytes += len(payload)
+        waiting = self._waiting.setdefault(link, deque())
+        waiting.append(payload)
+        self._bridge.waiting_bytes += len(payload) + _WAITING_BYTES
         link.hold_credit = True
-        bytes_max = limits.LARGE_MESSAGE_BYTES_MAX + limits.REQUEST_BYTES_AROUND
+        bytes_max = limits.LARGE_MESSAGE_BYTES_MAX + limits.REQUEST_BYTES_AROUND + _WAITING_BYTES
         if self._bridge.waiting_bytes > bytes_max or (
-            link.credit == 0 and self._count(link) > limits.SENDER_CREDIT
+            link.credit == 0 and len(waiting) > limits.SENDER_CREDIT
         ):
             error = BusError(
                 errors.SERVER_BUSY,
@@ -107,9 +114,6 @@ class RequestNode(Node):
                 " answers credit, and read them.",
             )
             self._bridge.detach_link(link, error)
-
-    def _count(self, link: Link) -> int:
-        return sum(1 for asked_on, _ in self._waiting if asked_on is link)
 
     def _plan_to_go_on(self) -> None:
         # Not at once: what is asked is answered with the commit of a turn.
@@ -120,18 +124,21 @@ class RequestNode(Node):
     def _go_on(self) -> None:
         """Some answers are gone: take requests that waited."""
         self._will_go_on = False
-        links: dict[Link, None] = {}
-        while self._waiting and self.owed_bytes <= limits.OWED_BYTES_MAX:
-            link, payload = self._waiting.popleft()
-            self._bridge.waiting_bytes -= len(payload)
-            links[link] = None
+        for _ in range(_TAKEN_A_TURN):
+            if not self._waiting or self.owed_bytes > limits.OWED_BYTES_MAX:
+                break
+            link, waiting = next(iter(self._waiting.items()))
+            payload = waiting.popleft()
+            if not waiting:
+                del self._waiting[link]
+            self._bridge.waiting_bytes -= len(payload) + _WAITING_BYTES
             # An earlier request may have ended the link.
             if link.attached:
                 self._take(link, payload)
-        for link in links:
-            if not self._count(link):
+            if not waiting:
                 link.hold_credit = False
                 link.grant(limits.SENDER_CREDIT)
+        self._plan_to_go_on()
         self._bridge.touch()
 
     def send(self, request: Request, payload: bytes) -> None:
@@ -175,7 +182,6 @@ class RequestNode(Node):
         self._bridge.reply_links.pop(link, None)
         for payload in self._replies.pop(link, ()):
             self.owed_bytes -= len(payload)
-        waited = self._waiting
-        self._waiting = deque(entry for entry in waited if entry[0] is not link)
-        self._bridge.waiting_bytes -= sum(len(payload) for on, payload in waited if on is link)
+        for payload in self._waiting.pop(link, ()):
+            self._bridge.waiting_bytes -= len(payload) + _WAITING_BYTES
         self._plan_to_go_on()

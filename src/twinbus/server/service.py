@@ -25,7 +25,7 @@ from twinbus.core.units import DAY_MS
 from twinbus.engine.namespace import Namespace
 from twinbus.journal import Journal
 from twinbus.server.administration import NamespaceAdministration
-from twinbus.server.authorization import Guard
+from twinbus.server.authorization import ROOT_POLICY, Guard
 from twinbus.server.broker import Broker
 from twinbus.server.clock import Clock
 from twinbus.server.config import Config, NamespaceConfig
@@ -35,7 +35,6 @@ from twinbus.server.lobby import Lobby, fit
 
 log = logging.getLogger(__name__)
 
-ROOT_POLICY = "RootManageSharedAccessKey"
 D = TypeVar("D", QueueDescription, SubscriptionDescription)
 
 # How often the system's clock is looked at.
@@ -118,7 +117,7 @@ class Service:
         """
         name = _bare(host or "")
         for wanted, namespace, guard in self._namespaces:
-            if name in [h.casefold() for h in wanted.hosts]:
+            if name.strip("[]") in [h.casefold() for h in wanted.hosts]:
                 return namespace, guard
         for _, namespace, guard in self._namespaces:
             if name.partition(".")[0] == namespace.name.casefold():
@@ -152,10 +151,18 @@ class Service:
     # --- starting and stopping --------------------------------------------------------
 
     async def make_entities(self) -> None:
-        """Make what the configuration names and the journal does not know yet."""
+        """Make what the configuration names and the journal does not know yet: all or nothing.
+
+        What was made of a file that is refused would be there at the next start, and be left as
+        it is: without its forwarding, or some of its rules.
+        """
         now_ms = self.broker.begin_turn()
-        for wanted, namespace, _ in self._namespaces:
-            _make_entities(wanted, namespace, now_ms)
+        try:
+            for wanted, namespace, _ in self._namespaces:
+                _make_entities(wanted, namespace, now_ms)
+        except BusError as error:
+            self.broker.give_up(error, error)
+            raise
         await self.broker.durable()
 
     async def listen(self, host: str | None, port: int, tls: ssl.SSLContext | None = None) -> int:

@@ -157,6 +157,8 @@ class IndexMachine(RuleBasedStateMachine):
         """As compaction does."""
         limit = round(share * self.location)
         wanted = [seq for seq, e in sorted(self.entries.items()) if e.location < limit]
+        size = sum(self.entries[seq].size for seq in wanted)
+        assert self.index.bytes_before(limit) == (len(wanted), size)
         assert self.index.located_before(limit) == wanted
         for seq in wanted:
             entry = self.entries[seq]

@@ -275,3 +275,20 @@ def test_a_small_frame_cannot_ask_for_a_batch_without_end() -> None:
     kit.settle_down()
     kit.wait(LOCK_MS)
     assert kit.bodies(queue) == [b"x", b"x"]
+
+
+def test_r7_many_locks_of_links_that_are_over_are_seldom_looked_through() -> None:
+    """A range of settlements that are refused adds to them one by one."""
+    kit = Kit()
+    queue = kit.queue()
+    kit.send(queue, *[payload(b"")] * 10_100)
+    locks = kit.taker(queue, credit=10_100).locks
+    _, bridge = connected(kit)
+    bridge.hold(queue.main, [*locks[:10_000]])
+    looks = 0
+    for lock in locks[10_000:]:
+        before = bridge.held
+        bridge.hold(queue.main, [lock])
+        looks += bridge.held is not before
+    assert looks == 1
+    assert len(bridge.held) == 10_100

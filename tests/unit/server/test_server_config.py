@@ -1,5 +1,6 @@
 """Configuration: our TOML, and the official emulator's Config.json."""
 
+import asyncio
 import copy
 import json
 import tomllib
@@ -15,6 +16,7 @@ from twinbus.core.errors import BusError
 from twinbus.core.units import MINUTE_MS, UNLIMITED_MS
 from twinbus.engine.engine import Engine
 from twinbus.server.config import Config, ConfigError, load
+from twinbus.server.service import Service
 from twinbus.server.service import _make_entities as make_entities
 
 TOML = """
@@ -218,6 +220,59 @@ def test_the_emulators_file(tmp_path: Path) -> None:
             "[namespaces.n.topics.t.subscriptions.s.rules.r]\nproperties = { colour = 'red' }",
             r'r.properties.colour must be .*write colour = \["string", "red"\]',
         ),
+        (
+            "a.toml",
+            "[namespaces.n]\n[namespaces.N]",
+            "'n' and 'N' are one name among the namespaces",
+        ),
+        (
+            "a.toml",
+            "[namespaces.a]\nhosts = ['x', 'X']\n[namespaces.b]\nhosts = ['X']",
+            "'x' and 'x' are one name among the hosts of all",
+        ),
+        (
+            "a.toml",
+            "[namespaces.n.queues.q]\n[namespaces.n.queues.Q]\nrequires_session = true",
+            "'q' and 'Q' are one name among the queues and topics of namespace 'n'",
+        ),
+        (
+            "a.toml",
+            "[namespaces.n.queues.q]\n[namespaces.n.topics.q]",
+            "'q' and 'q' are one name among the queues and topics",
+        ),
+        (
+            "a.toml",
+            "[namespaces.n.topics.t.subscriptions.s]\n[namespaces.n.topics.t.subscriptions.S]",
+            "'t/s' and 't/S' are one name among the subscriptions",
+        ),
+        (
+            "a.toml",
+            "[namespaces.n.topics.t.subscriptions.s.rules]\nr = {}\nR = {}",
+            "'r' and 'R' are one name among the rules of 't/s'",
+        ),
+        (
+            "a.toml",
+            "[namespaces.n.policies]\np = { primary_key = 'k', rights = ['Send'] }\n"
+            "P = { primary_key = 'k', rights = ['Listen'] }",
+            "'p' and 'P' are one name among the policies",
+        ),
+        (
+            "a.toml",
+            "[namespaces.n.policies.rootManageSharedAccessKey]\n"
+            "primary_key = 'k'\nrights = ['Listen']",
+            "has RootManageSharedAccessKey already",
+        ),
+        (
+            "a.json",
+            '{"UserConfig": {"Namespaces": [{"Name": "n"}, {"Name": "n"}]}}',
+            "'n' and 'n' are one name among the namespaces",
+        ),
+        (
+            "a.toml",
+            "[namespaces.n]\nhosts = ['bus.example.com:5671']",
+            "n.hosts is a name or an address alone, without a port: 'bus.example.com:5671'",
+        ),
+        ("a.toml", "[namespaces.n]\nhosts = ['https://bus']", "n.hosts is a name or an address"),
         ("a.toml", "x = " + "[" * 9999, "not well-formed"),
         ("a.json", '{"UserConfig": {"Namespaces": []}}', "no namespace"),
         ("a.json", '{"UserConfig": {"Namespaces": [{}]}}', r"Namespaces\[0\] needs a Name"),
@@ -320,3 +375,38 @@ def test_nothing_in_a_file_is_more_than_an_error_that_says_so(form: str, tmp_pat
             refused += 1
     assert taken
     assert refused
+
+
+async def start_and_stop(directory: Path, config: Config) -> None:
+    service = Service(directory, config, "key")
+    try:
+        await service.make_entities()
+    finally:
+        await service.close()
+
+
+def test_a_file_that_is_refused_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Else the next start would find the queue, leave it as it is, and nothing would forward."""
+    text = "[namespaces.n.queues.q]\nforward_to = 'nowhere'"
+    config = load(write(tmp_path, "a.toml", text))
+    for _ in range(2):
+        with pytest.raises(BusError, match="cannot forward to 'nowhere'"):
+            asyncio.run(start_and_stop(tmp_path / "data", config))
+    config.namespaces[0].queues[0].forward_to = None
+    asyncio.run(start_and_stop(tmp_path / "data", config))
+
+
+def test_a_host_may_be_an_address_of_either_kind(tmp_path: Path) -> None:
+    text = "[namespaces.a]\n[namespaces.b]\nhosts = ['10.0.0.7', '[fe80::1]', 'FE80::2']"
+    config = load(write(tmp_path, "a.toml", text))
+
+    async def found(host: str) -> str:
+        service = Service(tmp_path / "data", config, "key")
+        try:
+            return service.resolve(host)[0].name
+        finally:
+            await service.close()
+
+    for host in ("10.0.0.7:5671", "[fe80::1]:5671", "fe80::1", "[fe80::2]"):
+        assert asyncio.run(found(host)) == "b"
+    assert asyncio.run(found("[::1]:5671")) == "a"

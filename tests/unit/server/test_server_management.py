@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from uuid import UUID
 
@@ -195,6 +196,52 @@ def test_e5_a_link_for_answers_that_ends_takes_what_is_owed_with_it(large: Kit) 
     client.peer.flow(ANSWERS, 10)
     assert asked(client.peek()) == [5]
     assert client.owed_bytes == 0
+
+
+def stack_up(client: Asking, links: int, requests: int) -> list[Frame]:
+    """Ask for what nobody knows, on many links, while no answer is taken."""
+    heard: list[Frame] = []
+    while client.owed_bytes <= OWED_MAX:
+        client.peek()
+    request = section(0x73, ["request 0"]) + section(0x74, {"operation": "no-such"})
+    for handle in range(10, 10 + links):
+        client.peer.attach(handle, receiver=False, name=f"link {handle}", target=target(NODE))
+        for number in range(requests):
+            heard += client.peer.transfer(handle, number, request, settled=True)
+    return heard
+
+
+def test_a_request_that_waits_weighs_more_than_its_bytes(
+    large: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have one byte, and there may be a thousand on each of thousands of links."""
+    monkeypatch.setattr("twinbus.core.limits.LARGE_MESSAGE_BYTES_MAX", 20_000)
+    monkeypatch.setattr("twinbus.core.limits.REQUEST_BYTES_AROUND", 0)
+    heard = stack_up(Asking(large, credit=0), links=3, requests=50)
+    assert any(frame.code == DETACH for frame in heard)
+
+
+def test_many_requests_that_waited_leave_a_turn_to_others(large: Kit) -> None:
+    client = Asking(large, credit=0)
+    stack_up(client, links=4, requests=300)
+    client.peer.flow(ANSWERS, 5_000)
+    rounds: list[int] = []
+    while fresh := client.end_turn():
+        rounds.append(len(asked(fresh)))
+        client.bridge.resume()
+    assert sum(rounds) >= 1_200
+    assert max(rounds) <= 300
+    assert client.bridge.waiting_bytes == 0
+
+
+def test_many_links_with_requests_that_wait_are_gone_soon(large: Kit) -> None:
+    """Not in the square of their number, while all others wait."""
+    client = Asking(large, credit=0)
+    stack_up(client, links=150, requests=150)
+    before_s = time.process_time()
+    client.peer.server.abort()
+    assert time.process_time() - before_s < 0.05
+    assert client.bridge.waiting_bytes == 0
 
 
 def test_requests_that_wait_are_bounded_for_all_nodes_together(

@@ -43,6 +43,7 @@ class Client(asyncio.Transport):
         super().__init__()
         self.heard = b""
         self.paused = False
+        self.closed = False
         self.unread_bytes = 0
         self._sent = 0
         self._protocol = listener.make_protocol()
@@ -89,7 +90,15 @@ class Client(asyncio.Transport):
         self._protocol.resume_writing()
 
     def is_closing(self) -> bool:
-        return False
+        return self.closed
+
+    def close(self) -> None:
+        """What is unread still has to go."""
+        self.closed = True
+
+    def abort(self) -> None:
+        self.closed = True
+        self.lose()
 
     def pause_reading(self) -> None:
         self.paused = True
@@ -107,7 +116,8 @@ class Crowded(Machine):
         namespace = self.broker.engine.namespace("n", now_ms)
         self.queue = namespace.create_queue(QueueDescription("q"), now_ms)
         door = FrontDoor(OneHost(namespace), never)
-        self._listener = AmqpListener(self.broker, door, Lobby(self.loop.now_ms))
+        self.lobby = Lobby(self.loop.now_ms)
+        self._listener = AmqpListener(self.broker, door, self.lobby)
 
     def clients(self, count: int) -> list[Client]:
         async def connect() -> list[Client]:
@@ -215,6 +225,25 @@ def test_a_client_that_does_not_read_its_answers_is_read_no_further(machine: Cro
 
     deaf.read_all()
     assert not deaf.paused
+
+
+def test_a_client_that_hangs_is_cut_off_in_the_end(machine: Crowded) -> None:
+    """Its socket would be open, and its place taken, for as long as it does not read."""
+    deaf, slow = machine.clients(2)
+    for client in (deaf, slow):
+        client.leave_unread(5 << 20)
+    machine.run(239)
+    assert machine.lobby.known == 2
+    machine.run(2)
+    # They were silent for too long.
+    assert deaf.closed
+    assert slow.closed
+    machine.run(20)
+    assert machine.lobby.known == 2, "what is written may still go out"
+    slow.read_all()
+    slow.lose()
+    machine.run(20)
+    assert machine.lobby.known == 0
 
 
 def test_a_client_that_is_held_and_does_not_read_waits_for_both(machine: Crowded) -> None:

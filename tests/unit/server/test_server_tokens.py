@@ -9,6 +9,7 @@ from tests.unit.engine.engine_kit import Kit
 from tests.unit.server.server_kit import OneHost
 from twinbus.amqp.exchange import encode_exchange
 from twinbus.amqp.properties import Properties
+from twinbus.amqp.types import Symbol
 from twinbus.core import sas
 from twinbus.core.descriptions import SEND, AuthorizationRule
 from twinbus.core.errors import BusError
@@ -36,7 +37,7 @@ class Entrance:
     """A client whose sender's token lasts a minute, and timers that are set off by hand."""
 
     def __init__(self, audience: str = AUDIENCE) -> None:
-        kit = Kit()
+        self.kit = kit = Kit()
         kit.queue("orders")
         self.hub = Hub(kit.engine.kernel, _track, lambda: "id")
         self.hub.now_ms = kit.now_ms
@@ -123,3 +124,15 @@ def test_a_clock_that_was_set_forwards_ends_a_token_when_the_door_looks() -> Non
     entrance.hub.now_ms += 1
     entrance.door.recheck()
     assert not entrance.is_open
+
+
+def test_s2_e10_who_sends_via_an_entity_needs_a_token_for_both_all_the_time() -> None:
+    client = Entrance()
+    client.kit.queue("far")
+    client.put_token(1, LIFE_MS // 2, "sb://host/far")
+    via = {Symbol("com.microsoft:transfer-destination-address"): "far"}
+    client.peer.attach(3, receiver=False, name="via", target=target("orders"), properties=via)
+    assert client.is_open
+    assert client.ring() <= LIFE_MS // 2
+    assert not client.is_open
+    assert [int(frame[0]) for frame in client.peer.heard if frame.code == DETACH] == [3]

@@ -125,6 +125,32 @@ def test_e11_receiving_makes_room_on_a_full_disk(left: int) -> None:
     machine.close()
 
 
+def test_e11_receiving_a_part_makes_room_on_a_full_disk() -> None:
+    """What was received first lay in segments of its own, though most of the journal lives.
+
+    Where nothing has to be carried out of one, no commit comes after which it could go.
+    """
+    machine = OneQueue(20_000, MemoryDisk(capacity_bytes=240_000))
+    while machine.broker.why_refusing() is None:
+        machine.send(payload(bytes(2_000)))
+    machine.run(5)
+    assert machine.broker.why_refusing() is not None
+    stream = machine.queue.main
+    count = stream.durable_seq
+    for seq in range(1, count // 4):
+        stream.remove_range(seq, seq, records.COMPLETED)
+        machine.broker.begin_turn()
+        machine.run(1.1)
+    assert machine.broker.why_refusing() is None
+    assert machine.broker.journal.failed is None
+    # As much can come as has gone, but for what a segment has around it.
+    while machine.broker.why_refusing() is None:
+        machine.send(payload(bytes(2_000)))
+        machine.run(2)
+    assert count - 10 <= stream.index.live <= count
+    machine.close()
+
+
 @pytest.mark.parametrize("segments", [2, 3])
 def test_e11_a_disk_that_is_full_to_the_last_byte_takes_settlements(segments: int) -> None:
     """Also after a restart; and sends are refused from its first moment on."""
