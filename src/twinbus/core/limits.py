@@ -30,6 +30,8 @@ TRANSACTIONS_MAX = 1_000
 SUBSCRIPTIONS_MAX = 2_000
 RULES_MAX = 2_000
 COPIES_BYTES_MAX = 1024 * 1024 * 1024
+# Copies of a smaller message are too few to come near that.
+COPIES_UNCHECKED_BYTES = 64 * 1024
 # What a rule says: no message has more properties to compare with. All rules of a subscription
 # are written together whenever one of them changes; Azure's longest expressions fit.
 RULE_CHARS_MAX = 64 * 1024

@@ -38,8 +38,6 @@ SUBSCRIPTION: Final = 3
 
 _MEGABYTE: Final = 1024 * 1024
 _NO_LIMIT: Final = 2**62
-# Copies of such a message are too few to be more than a batch holds.
-_SMALL_BYTES: Final = 64 * 1024
 
 
 class Directory:
@@ -563,19 +561,17 @@ class Topic(Entity):
         super().check(message)
         if self.size_bytes() >= self.bytes_max:
             raise self._full()
-        if message.wire_bytes > _SMALL_BYTES:
+        if message.wire_bytes > limits.COPIES_UNCHECKED_BYTES:
             self._check_copies(message.wire_bytes)
         # Filters read them: what cannot be read must be refused before any copy is placed.
         message.properties()
-        session_id = message.session_id()
-        if session_id is not None:
+        if (session_id := message.session_id()) is not None:
             # A subscription may require sessions, and then it is too late to refuse it.
             self._check_session(session_id)
 
     def _check_copies(self, size: int) -> None:
-        """Refuse a message of which more would have to be written than a batch holds."""
+        """Refuse a message whose different copies, by time to live and action, are too much."""
         subscriptions = self.subscriptions.values()
-        # Copies share their payload, those aside that an action changes or another time to live.
         count = len({s.time_to_live_ms for s in subscriptions})
         count += len([1 for s in subscriptions for r in s.rules.values() if r.action is not None])
         if count * size > limits.COPIES_BYTES_MAX:
