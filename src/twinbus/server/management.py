@@ -55,8 +55,8 @@ _SETTLEMENTS = {
     "suspended": settlement.DEAD_LETTER,
 }
 
-# What keeps messages that the disk may have no room for.
-_NEED_ROOM = ("schedule-message", "twinbus:resubmit")
+# What keeps something that the disk may have no room for.
+_NEED_ROOM = ("schedule-message", "add-rule", "twinbus:resubmit")
 
 # Of what a request is counted as, where that is not MANAGED.
 _OBSERVED_AS = {
@@ -387,6 +387,8 @@ class Management:
                 errors.MESSAGE_TOO_LARGE,
                 f"A session's state may have {limits.SESSION_STATE_BYTES_MAX} bytes at most.",
             )
+        if state is not None:
+            self._hub.check_sends()
         session = self._session(body)
         self._stream().set_session_state(session.id, state, self._hub.now_ms)
 

@@ -14,7 +14,9 @@ from tests.unit.server.server_kit import connected
 from twinbus.amqp.connection import EFFORT_MAX
 from twinbus.amqp.exchange import decode_exchange
 from twinbus.amqp.types import ARRAY_OF_LONG, ARRAY_OF_UUID, AmqpArray, UInt
+from twinbus.core import errors
 from twinbus.core.descriptions import RuleDescription
+from twinbus.core.errors import BusError
 from twinbus.engine.index import DEFERRED
 from twinbus.server.bridge import Replies
 from twinbus.server.requests import RequestNode
@@ -364,3 +366,24 @@ def test_a_request_that_looks_at_everything_lets_others_go_first(
     kit.send(queue, *[payload(b"x", session_id=f"s {n}") for n in range(EFFORT_MAX + 1)])
     client.put(operation, body)
     assert client.peer.server.is_weary
+
+
+def test_e11_what_is_kept_beside_messages_is_refused_on_a_full_disk() -> None:
+    """States of sessions and rules would use up what is left for settlements."""
+    kit = Kit()
+    kit.topic()
+    kit.subscription(requires_session=True)
+    client = Asking(kit, node="t/subscriptions/s/$management")
+    rule: dict[str, object] = {"rule-name": "r", "rule-description": {}}
+    for operation, body in (
+        ("add-rule", rule),
+        ("set-session-state", {"session-id": "a", "session-state": b"half way"}),
+    ):
+        client.bridge.hub.refusing = BusError(errors.SERVER_BUSY, "The disk is full.")
+        assert statuses(client.ask(operation, body)) == [503]
+        client.bridge.hub.refusing = None
+        assert statuses(client.ask(operation, body)) != [503]
+    # One that is taken away makes room.
+    client.bridge.hub.refusing = BusError(errors.SERVER_BUSY, "The disk is full.")
+    none: dict[str, object] = {"session-id": "a", "session-state": None}
+    assert statuses(client.ask("set-session-state", none)) != [503]
