@@ -149,7 +149,8 @@ def may_look(installation: Installation) -> bool:
         return False
     except OSError:
         return True
-    return os.access(installation.data_dir, os.R_OK | os.X_OK)
+    # What is no directory is told of later.
+    return not installation.data_dir.is_dir() or os.access(installation.data_dir, os.R_OK | os.X_OK)
 
 
 def no_look(installation: Installation) -> list[Finding]:
