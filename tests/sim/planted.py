@@ -128,33 +128,33 @@ def _syphon_loses_time_to_live(restored_header: Callable[..., Any]) -> Callable[
 
 
 PLANTED = {
-    "answer-before-sync": Planted(Broker, "_commit", _answer_before_sync, "S1", (1, 2, 9)),
-    "lock-boundary": Planted(Stream, "check_lock", _lock_boundary, "R5", (1, 2, 5)),
+    "answer-before-sync": Planted(Broker, "_commit", _answer_before_sync, "S1", (7, 9, 12)),
+    "lock-boundary": Planted(Stream, "check_lock", _lock_boundary, "R5", (1, 2, 4)),
     "complete-before-forward": Planted(
-        Holder, "_hand_on", _complete_before_forward, "S1", (4, 7, 9)
+        Holder, "_hand_on", _complete_before_forward, "S1", (3, 9, 10)
     ),
-    "syphon-completes-first": Planted(Pump, "_handle", _syphon_completes_first, "P11", (1, 2, 3)),
-    "transaction-split": Planted(Transaction, "commit", _transaction_split, "E10", (7, 24, 26)),
+    "syphon-completes-first": Planted(Pump, "_handle", _syphon_completes_first, "P11", (2, 3, 4)),
+    "transaction-split": Planted(Transaction, "commit", _transaction_split, "E10", (8, 24, 40)),
     "duplicates-forgotten-at-restart": Planted(
         Engine, "_restore_history", _forgets, "E7", (4, 7, 8)
     ),
     "deferred-forgotten-by-compaction": Planted(
-        Shelf, "carry", _deferred_carried_as_active, "E5", (1, 4, 28)
+        Shelf, "carry", _deferred_carried_as_active, "E5", (4, 21, 24)
     ),
     "reserved-delivered-after-restart": Planted(
-        Reservations, "set_aside", _forgets, "L3", (6, 11, 13)
+        Reservations, "set_aside", _forgets, "L3", (2, 4, 7)
     ),
     "dead-reserved-again-after-restart": Planted(
-        Reservations, "replay", _smaller_reservation_not_replayed, "L3", ()
+        Reservations, "replay", _smaller_reservation_not_replayed, "L3", (2, 19, 59)
     ),
     "deletion-on-receipt-not-written": Planted(
-        Shelf, "_note_removed", _deletion_not_written, "R4", (1, 2, 3)
+        Shelf, "_note_removed", _deletion_not_written, "R4", (2, 4, 6)
     ),
     "session-state-lost-at-restart": Planted(
-        Engine, "_replay_session_state", _forgets, "E6", (1, 4, 6)
+        Engine, "_replay_session_state", _forgets, "E6", (4, 10, 11)
     ),
     "syphon-loses-time-to-live": Planted(
-        rewrite, "_restored_header", _syphon_loses_time_to_live, "P8", (1, 2, 3)
+        rewrite, "_restored_header", _syphon_loses_time_to_live, "P8", (2, 3, 6)
     ),
 }
 
