@@ -156,6 +156,37 @@ async def what_died_while_the_disk_was_full_stays_dead(world: World) -> None:
     check_node(world.auditor, node)
 
 
+async def a_fence_is_told_once_it_is_on_disk(world: World) -> None:
+    """Whoever hears that an epoch is settled goes on with the next, and settles up to that: an
+    epoch that a power cut brought back would be completed with it, and its deaths forgotten."""
+    node = world.primary
+    node.start()
+    peer = world.stage.connect(node)
+    link = await peer.sender("bulk")
+    for _ in range(2):
+        send = world.stage.new_send(node, "bulk")
+        await peer.send(link, payload_of(send), [send])
+    reader = BulkReader(world.stage, node, "bulk")
+    found = await reader.reserve(peer)
+    again = world.stage.connect(node)
+    await again.sender("bulk")
+    node.drive.slow_until_ms = world.loop.now_ms() + 60_000
+    dying = asyncio.create_task(reader.settle(peer, [], numbers_in(list(found.body["ranges"]))))
+    await asyncio.sleep(0.1)
+    await reader.reserve(again)
+    node.cut_power()
+    await asyncio.gather(dying, return_exceptions=True)
+    node.drive.heal()
+    node.start()
+    peer = world.stage.connect(node)
+    send = world.stage.new_send(node, "bulk")
+    await peer.send(await peer.sender("bulk"), payload_of(send), [send])
+    successor = BulkReader(world.stage, node, "bulk")
+    await successor.reserve(peer, ahead=1)
+    await successor.settle(peer, [], [], ahead=1)
+    check_node(world.auditor, node)
+
+
 async def _is_refused(world: World, link: object, tries: int) -> bool:
     for _ in range(tries):
         send = world.stage.new_send(world.primary, "orders")
@@ -173,4 +204,5 @@ SCENARIOS = (
     nothing_is_deleted_for_a_connection_that_is_closing,
     a_session_that_is_another_s_is_not_renewed,
     what_died_while_the_disk_was_full_stays_dead,
+    a_fence_is_told_once_it_is_on_disk,
 )

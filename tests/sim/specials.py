@@ -216,8 +216,10 @@ class BulkReader:
         }
         await self._ask(peer, "read", body, said=said)
 
-    async def settle(self, peer: Peer, returned: list[int], dead: list[int]) -> None:
-        epoch = self._epoch
+    async def settle(
+        self, peer: Peer, returned: list[int], dead: list[int], ahead: int = 0
+    ) -> None:
+        epoch = self._epoch + ahead
         wishes: list[Wish] = []
 
         def reached() -> None:

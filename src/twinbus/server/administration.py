@@ -62,8 +62,11 @@ class NamespaceAdministration:
     async def _do(self, change: Callable[[int], object]) -> None:
         now_ms = self._broker.begin_turn()
         self._broker.hub.check()
-        change(now_ms)
-        await self._broker.durable()
+        try:
+            change(now_ms)
+        finally:
+            # A refusal, too, may tell of what is not on disk yet, as that something exists.
+            await self._broker.durable()
 
     async def _make(self, create: Callable[[int], object]) -> None:
         """Make something new, as far as the disk has room; what is there can always be changed.

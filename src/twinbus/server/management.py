@@ -120,24 +120,19 @@ class Management:
         try:
             body = perform(_arguments(request, given))
         except BusError as error:
-            self._refuse(request, error)
-            return
+            answer = self._refusal(request, error)
         except DecodeError as error:
-            self._refuse(request, BusError(errors.DECODE_ERROR, str(error)))
-            return
+            answer = self._refusal(request, BusError(errors.DECODE_ERROR, str(error)))
         except JournalFailed as error:
             self._refuse(request, errors.disk_failed(error))
             return
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-            self._refuse(
-                request,
-                BusError(
-                    errors.ARGUMENT_ERROR, f"The request's body is not as it must be: {error!r}"
-                ),
-            )
-            return
-        # Even a read may have seen what is not on disk yet: every answer waits for that.
-        answer = self._prepare(request, body)
+            text = f"The request's body is not as it must be: {error!r}"
+            answer = self._refusal(request, BusError(errors.ARGUMENT_ERROR, text))
+        else:
+            answer = self._prepare(request, body)
+        # Even a read may have seen what is not on disk yet, and so may a refusal: an epoch that is
+        # said to be settled must not be there again after a crash. Every answer waits for that.
         self._hub.replies.call(lambda failure: self._reply(request, answer, failure))
 
     def _count(self, request: Request) -> None:
@@ -191,6 +186,10 @@ class Management:
         self._visitor.bridge.touch()
 
     def _refuse(self, request: Request, error: BusError) -> None:
+        request.send(self._refusal(request, error))
+        self._visitor.bridge.touch()
+
+    def _refusal(self, request: Request, error: BusError) -> bytes:
         text = self._hub.track(error, self._address.path)
         headers: Body = {
             "statusCode": Int(error.kind.status),
@@ -198,8 +197,7 @@ class Management:
             "errorCondition": Symbol(error.kind.condition),
         }
         self._track(request, headers)
-        request.reply(headers, None)
-        self._visitor.bridge.touch()
+        return request.prepare(headers, None)
 
     def _track(self, request: Request, headers: Body) -> None:
         tracking_id = request.headers.get(PREFIX + "tracking-id")

@@ -387,3 +387,16 @@ def test_e11_what_is_kept_beside_messages_is_refused_on_a_full_disk() -> None:
     client.bridge.hub.refusing = BusError(errors.SERVER_BUSY, "The disk is full.")
     none: dict[str, object] = {"session-id": "a", "session-state": None}
     assert statuses(client.ask("set-session-state", none)) != [503]
+
+
+def test_l3_a_refusal_waits_for_the_disk_too() -> None:
+    """It may tell of what is not there yet: here, that an epoch is settled."""
+    kit = Kit()
+    queue = kit.queue()
+    kit.send(queue, payload(b"one"))
+    client = Asking(kit)
+    epoch: dict[str, object] = {"consumer": "query", "epoch": 1}
+    client.ask("twinbus:reserve", {**epoch, "message-count": 1})
+    assert client.put("twinbus:settle-upto", epoch) == []
+    assert client.put("twinbus:reserve", {**epoch, "message-count": 1}) == []
+    assert statuses(client.end_turn()) == [200, 410]
