@@ -11,7 +11,7 @@ from tests.sim.actors import payload_of
 from tests.sim.at_rest import check_node
 from tests.sim.ledgers import numbers_in
 from tests.sim.node import Node
-from tests.sim.peer import Broken, Refused
+from tests.sim.peer import Broken, Peer, Refused
 from tests.sim.specials import BulkReader
 from tests.sim.world import World
 
@@ -132,8 +132,8 @@ async def a_session_that_is_another_s_is_not_renewed(world: World) -> None:
             world.auditor.violation("E6", f"{operation} of another's session: {answer.status}")
 
 
-async def what_died_while_the_disk_was_full_stays_dead(world: World) -> None:
-    """Whoever reads in bulk was told so, and the messages still waited to die."""
+async def _begin_bulk(world: World) -> tuple[Peer, BulkReader, list[int]]:
+    """Start, send two messages and set them aside for a bulk reader."""
     node = world.primary
     node.start()
     peer = world.stage.connect(node)
@@ -143,10 +143,17 @@ async def what_died_while_the_disk_was_full_stays_dead(world: World) -> None:
         await peer.send(link, payload_of(send), [send])
     reader = BulkReader(world.stage, node, "bulk")
     found = await reader.reserve(peer)
+    return peer, reader, numbers_in(list(found.body["ranges"]))
+
+
+async def what_died_while_the_disk_was_full_stays_dead(world: World) -> None:
+    """Whoever reads in bulk was told so, and the messages still waited to die."""
+    node = world.primary
+    peer, reader, seqs = await _begin_bulk(world)
     node.drive.fill()
     if not await _is_refused(world, await peer.sender("orders"), 500):
         world.auditor.violation("E11", "a full disk refused nothing")
-    await reader.settle(peer, [], numbers_in(list(found.body["ranges"])))
+    await reader.settle(peer, [], seqs)
     node.kill()
     node.drive.free()
     node.start()
@@ -160,18 +167,11 @@ async def a_fence_is_told_once_it_is_on_disk(world: World) -> None:
     """Whoever hears that an epoch is settled goes on with the next, and settles up to that: an
     epoch that a power cut brought back would be completed with it, and its deaths forgotten."""
     node = world.primary
-    node.start()
-    peer = world.stage.connect(node)
-    link = await peer.sender("bulk")
-    for _ in range(2):
-        send = world.stage.new_send(node, "bulk")
-        await peer.send(link, payload_of(send), [send])
-    reader = BulkReader(world.stage, node, "bulk")
-    found = await reader.reserve(peer)
+    peer, reader, seqs = await _begin_bulk(world)
     again = world.stage.connect(node)
     await again.sender("bulk")
     node.drive.slow_until_ms = world.loop.now_ms() + 60_000
-    dying = asyncio.create_task(reader.settle(peer, [], numbers_in(list(found.body["ranges"]))))
+    dying = asyncio.create_task(reader.settle(peer, [], seqs))
     await asyncio.sleep(0.1)
     await reader.reserve(again)
     node.cut_power()
