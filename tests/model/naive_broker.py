@@ -56,6 +56,8 @@ class NaiveBroker:
         self.detached: list[str] = []
         #: Through which entities the message at hand has come.
         self._way: list[NaiveEntity] = []
+        #: It was dead.
+        self._is_reviving = False
 
     def step_on(self) -> None:
         """What is placed from now on comes after what was placed before."""
@@ -175,8 +177,8 @@ class NaiveBroker:
             self._bury_transfer(entity, content, _transfer_reason(refused.kind))
             return
         self._way.append(entity)
-        # Neither dead letters nor what comes back in a circle is dropped (E7).
-        is_new = content.source is not None or target in self._way
+        # Dead letters, also when sent again, and what comes back in a circle are not dropped (E7).
+        is_new = content.source is not None or self._is_reviving or target in self._way
         if is_new or not self._is_duplicate(target, content):
             self._accept(target, content, ttl_ms, hops + 1)
         self._way.pop()
@@ -353,7 +355,9 @@ class NaiveBroker:
                 continue
             stream.messages.remove(message)
             self._rank += 1
+            self._is_reviving = True
             self._accept(stream.entity, content, content.ttl_ms or UNLIMITED_MS, 0)
+            self._is_reviving = False
             count += 1
         return count
 
