@@ -1,5 +1,6 @@
 """What makes the tests quick: which of them stay together when several workers share them
-(`--dist loadfile`), and JVMs that need not load Spark's classes one by one.
+(`--dist loadfile`), and JVMs that need not load Spark's classes one by one. And one fault of
+CPython 3.11 that they would meet.
 
 Enters: the tests as pytest found them. Leaves: an order with the longest in front, and a
 scheduler. It must not choose tests, nor change what one does.
@@ -7,6 +8,8 @@ scheduler. It must not choose tests, nor change what one does.
 
 from __future__ import annotations
 
+import ast
+import gc
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -40,6 +43,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByGroup | No
 
 def pytest_configure() -> None:
     spark_archive.use()
+    ast.parse = parse_in_peace
+
+
+def parse_in_peace(*given: Any, _parse: Any = ast.parse, **more: Any) -> Any:
+    """Parse while no garbage is collected: what another test left, if it is collected in the
+    middle, makes CPython 3.11 fail ("AST constructor recursion depth mismatch", its issue 106905).
+    The tests of house rules parse, and so does Hypothesis."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        return _parse(*given, **more)
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,7 +1,6 @@
 """House rules that no linter knows."""
 
 import ast
-import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -14,21 +13,11 @@ LINES_MAX = 600
 FUNCTION_LINES_MAX = 75
 
 
-def parsed(text: str) -> ast.Module:
-    """CPython 3.11 fails now and then when garbage of other tests is collected meanwhile
-    ("AST constructor recursion depth mismatch", its issue 106905)."""
-    gc.disable()
-    try:
-        return ast.parse(text)
-    finally:
-        gc.enable()
-
-
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_files_and_functions_are_short(path: Path) -> None:
     text = path.read_text()
     assert len(text.splitlines()) <= LINES_MAX
-    for node in ast.walk(parsed(text)):
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or 0) - node.lineno + 1
             assert length <= FUNCTION_LINES_MAX, f"{node.name} has {length} lines"
@@ -36,7 +25,7 @@ def test_files_and_functions_are_short(path: Path) -> None:
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_modules_say_what_they_are_for(path: Path) -> None:
-    assert ast.get_docstring(parsed(path.read_text())), "no module docstring"
+    assert ast.get_docstring(ast.parse(path.read_text())), "no module docstring"
 
 
 def test_importing_twinbus_needs_little() -> None:
