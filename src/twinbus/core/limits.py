@@ -13,8 +13,8 @@ SESSION_ID_CHARS_MAX = 128
 MESSAGE_ID_CHARS_MAX = 128
 SESSION_STATE_BYTES_MAX = 256 * 1024
 
-# As many as Azure takes in a batch. All of it is done in one go, so that it is done whole (S6): a
-# batch of a hundred thousand messages of a few bytes would hold everybody up.
+# As many as Azure is said to take in a batch. All of it is done in one go, so that it is done
+# whole (S6): a batch of a hundred thousand messages of a few bytes would hold everybody up.
 BATCH_MESSAGES_MAX = 4_500
 
 # Forwarding (E9): the fourth hop is the last one allowed.
@@ -30,7 +30,7 @@ TRANSACTIONS_MAX = 1_000
 SUBSCRIPTIONS_MAX = 2_000
 RULES_MAX = 2_000
 COPIES_BYTES_MAX = 1024 * 1024 * 1024
-# Copies of a smaller message are too few to come near that.
+# Smaller ones are not counted: that takes actions in thousands of rules to come near the bound.
 COPIES_UNCHECKED_BYTES = 64 * 1024
 # What a rule says: no message has more properties to compare with. All rules of a subscription
 # are written together whenever one of them changes; Azure's longest expressions fit.
