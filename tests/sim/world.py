@@ -276,18 +276,20 @@ def run_seed(
         gc.disable()
         try:
             loop.run_until_complete(play(world))
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            # A cancellation that gets this far would end a worker, and its pool wait for ever.
             witness.of_loop(loop, {"message": "the run broke off", "exception": error})
         finally:
             logging.disable(logging.NOTSET)
             _end(loop)
-            gc.enable()
     auditor = world.auditor
     result = Result(
         seed, auditor.violations, auditor.trace_hash, auditor.counts, auditor.trace or []
     )
+    # Only now: enabled with the world still there, the collector would look through all of it.
     del world, auditor, witness, loop, patches
     gc.collect()
+    gc.enable()
     return result
 
 
