@@ -83,19 +83,22 @@ lock: setup ## Resolve the dependencies anew
 .PHONY: setup
 setup: $(STAMPS)/installed ## Make the environment (.venv) and compile the hot path
 
+# Compiled to bytecode at once: where PYTHONDONTWRITEBYTECODE is set, as in many containers, every
+# process would compile all that it imports anew, and the tests start hundreds.
 $(STAMPS)/environment: requirements.lock
 	@mkdir -p $(STAMPS)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --disable-pip-version-check \
 		"$$(grep -o '^uv==[^ ]*' requirements.lock)"
-	$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r requirements.lock
+	$(BIN)/uv pip install -q --compile-bytecode --python $(BIN)/python --require-hashes -r requirements.lock
 	@touch $@
 
 # The package is installed, not linked: the installed one is compiled, `src` is not. A stale
 # build directory would ship old code, so it goes first.
 $(STAMPS)/installed: $(STAMPS)/environment $(SOURCES)
 	rm -rf build/lib* build/temp* build/bdist*
-	$(BIN)/uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation --reinstall .
+	$(BIN)/uv pip install -q --compile-bytecode --python $(BIN)/python \
+		--no-deps --no-build-isolation --reinstall .
 	@$(BIN)/python tools/installed_form.py
 	@touch $@
 
