@@ -46,6 +46,19 @@ def test_the_list_is_filtered_and_sorted(console: Console, stage: Stage) -> None
     expect(lines.nth(1)).to_have_attribute("data-path", "sorted-c")
 
 
+def test_the_order_follows_the_counts_and_the_focus_stays(console: Console, stage: Stage) -> None:
+    names = [stage.queue(f"moving-{letter}") for letter in "ab"]
+    stage.send(names[0], 1)
+    console.page.get_by_label("Filter entities by name").fill("moving-")
+    console.page.get_by_role("button", name="Active", exact=True).click()
+    lines = console.page.locator("table.entities tbody tr")
+    expect(lines.nth(0)).to_have_attribute("data-path", "moving-a")
+    lines.nth(0).locator("a.entity").focus()
+    stage.send(names[1], 2)
+    expect(lines.nth(0)).to_have_attribute("data-path", "moving-b")
+    expect(console.page.locator("tr[data-path='moving-a'] a.entity")).to_be_focused()
+
+
 def test_entities_are_made_changed_and_deleted(console: Console) -> None:
     page = console.page
     page.get_by_role("button", name="New entity").click()

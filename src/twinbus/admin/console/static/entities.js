@@ -15,6 +15,8 @@ const COLUMNS = [
   { id: "out_rate", label: "Out" }, { id: "size", label: "Size" },
 ];
 const COUNTS = ["active", "locked", "scheduled", "deferred"];
+// The list is sorted with every look; `localeCompare` would make a collator for each comparison.
+const byName = new Intl.Collator();
 
 export const entityAddress = (path, query = "") => `#/entity/${encodeURIComponent(path)}${query}`;
 
@@ -129,24 +131,30 @@ class EntitiesPage {
     const { column, down } = this.order;
     const sign = down ? -1 : 1;
     const compare = column === "path"
-      ? (a, b) => sign * a.path.localeCompare(b.path)
-      : (a, b) => sign * (a[column] - b[column]) || a.path.localeCompare(b.path);
+      ? (a, b) => sign * byName.compare(a.path, b.path)
+      : (a, b) => sign * (a[column] - b[column]) || byName.compare(a.path, b.path);
     return found.sort(compare);
   }
 
   draw() {
     const all = this.chosen();
-    const shown = all.slice(0, this.drawn);
-    this.body.replaceChildren(...shown.map((row) => {
+    const lines = all.slice(0, this.drawn).map((row) => {
       if (!this.rows.has(row.path)) this.rows.set(row.path, makeRow(row));
       paint(this.rows.get(row.path), row);
       return this.rows.get(row.path);
-    }));
+    });
     this.more.hidden = this.drawn >= all.length;
-    this.more.textContent = `Show more (${number(all.length - shown.length)} left)`;
+    this.more.textContent = `Show more (${number(all.length - lines.length)} left)`;
     if (!all.length) {
-      this.body.append(h("tr", {}, h("td", { colspan: COLUMNS.length }, empty(known.size
+      lines.push(h("tr", {}, h("td", { colspan: COLUMNS.length }, empty(known.size
         ? "Nothing matches." : "There are no entities yet."))));
+    }
+    const drawn = this.body.children;
+    if (lines.length !== drawn.length || lines.some((line, at) => line !== drawn[at])) {
+      // A line that moves would lose the focus of whoever goes through the list by keyboard.
+      const held = document.activeElement;
+      this.body.replaceChildren(...lines);
+      if (this.body.contains(held)) held.focus({ preventScroll: true });
     }
     this.summarize();
   }
@@ -174,16 +182,7 @@ class EntitiesPage {
     try {
       const changes = await look();
       this.warning.textContent = changes.refusing || "";
-      const added = changes.rows.some((row) => !this.rows.has(row.path));
-      const roomLeft = this.body.children.length < this.drawn;
-      if (changes.whole || changes.gone.length || (added && roomLeft)) this.draw();
-      else {
-        for (const [path, line] of this.rows) {
-          const row = known.get(path);
-          if (row && line.isConnected) paint(line, row);
-        }
-        this.summarize();
-      }
+      this.draw();
     } catch (error) {
       this.warning.textContent = error.message;
     }
