@@ -26,6 +26,9 @@ CODES = (
 )
 
 
+TRUST_ADVICE = "Give --ca: for Twinbus it is tls/ca.pem in its data directory."
+
+
 class CommandError(Exception):
     """What the user is told, and the code to exit with."""
 
@@ -66,6 +69,10 @@ def _line(error: Exception) -> str:
         return inner[1]
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
+    # The SDK says which function of OpenSSL failed, and not what to do.
+    untrusted = re.search(r"certificate verify failed: (.*?)(?: \(_ssl|$)", text)
+    if untrusted is not None:
+        return f"the broker's certificate is not trusted: {untrusted[1]}. {TRUST_ADVICE}"
     return text
 
 

@@ -17,7 +17,7 @@ from email.utils import parsedate_to_datetime
 from http.client import HTTPException
 
 from twinbus.cli.checks import CLOCK_TOLERANCE_S, FAULT, OK, WARNING, Finding
-from twinbus.cli.failures import USAGE, CommandError
+from twinbus.cli.failures import TRUST_ADVICE, USAGE, CommandError
 from twinbus.cli.remote import Remote
 
 _WAIT_S = 3.0
@@ -136,9 +136,8 @@ def check_connection(remote: Remote) -> list[Finding]:
         offset_s = _clock_offset_s(f"https://{place}/", trusted)
     except urllib.error.URLError as error:
         if isinstance(error.reason, ssl.SSLCertVerificationError):
-            advice = "Give --ca: for Twinbus it is tls/ca.pem in its data directory."
             what = f"{place} has a certificate that is not trusted: {error.reason.verify_message}"
-            return [Finding("connection", FAULT, what, advice)]
+            return [Finding("connection", FAULT, what, TRUST_ADVICE)]
         advice = "Is the broker running? Check the host, --admin-endpoint and the firewall."
         return [Finding("connection", FAULT, f"{place}: {error.reason}", advice)]
     except (OSError, HTTPException) as error:
