@@ -7,9 +7,9 @@ BIN := $(VENV)/bin
 SOURCES := $(shell find src/twinbus -type f -not -path '*/__pycache__/*') pyproject.toml setup.py
 STAMPS := .stamps
 # Most tests wait for a broker rather than compute; tests/conftest.py says which stay together,
-# and puts the longest first. Left out are those of pairing (they run side by side by themselves,
-# against time-outs that a busy machine breaks), those in a browser (whose driver keeps an event loop
-# running), and those on Spark and of the simulation (which take both cores).
+# and puts the longest first. Apart are those of pairing (many of a file run at once, against
+# time-outs that a busy machine breaks: two workers are enough), those in a browser (whose driver
+# keeps an event loop running), and those on Spark and of the simulation (which take both cores).
 TIER := not slow and not long
 TEST = $(BIN)/python -m pytest -m "$(TIER)"
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
@@ -26,9 +26,9 @@ serve: setup ## Run the broker on ./twinbus-data and print the connection string
 	$(BIN)/twinbus serve
 
 .PHONY: test
-test: setup js $(STAMPS)/spark.jsa ## Run the tests but for the slow ones, in twelve minutes
+test: setup js $(STAMPS)/spark.jsa ## Run the tests but for the slow ones, in eleven minutes
 	$(TEST) $(PARALLEL) $(APART:%=--ignore %)
-	$(TEST) tests/pairing
+	$(TEST) $(PARALLEL) -n 2 tests/pairing
 	$(TEST) $(PARALLEL) tests/browser
 	$(TEST) $(PARALLEL) -n 2 tests/spark
 	$(TEST) -n 2 tests/sim
@@ -90,7 +90,8 @@ $(STAMPS)/environment: requirements.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --disable-pip-version-check \
 		"$$(grep -o '^uv==[^ ]*' requirements.lock)"
-	$(BIN)/uv pip install -q --compile-bytecode --python $(BIN)/python --require-hashes -r requirements.lock
+	$(BIN)/uv pip install -q --compile-bytecode --python $(BIN)/python \
+		--require-hashes -r requirements.lock
 	@touch $@
 
 # The package is installed, not linked: the installed one is compiled, `src` is not. A stale

@@ -35,7 +35,10 @@ WHOLE = Scale(messages=1_000_000, entities=2_000, dead_letters=100_000, pause_s_
 
 @pytest.fixture(
     scope="module",
-    params=[SMALL, pytest.param(WHOLE, marks=[pytest.mark.long, pytest.mark.timeout(1500)])],
+    params=[
+        pytest.param(SMALL, marks=pytest.mark.slow),
+        pytest.param(WHOLE, marks=[pytest.mark.long, pytest.mark.timeout(1500)]),
+    ],
     ids=["small", "whole"],
 )
 def scale(request: pytest.FixtureRequest) -> Scale:

@@ -7,25 +7,30 @@ would take most of the tests' time; all else is as if the command had been start
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
 import traceback
+from contextlib import redirect_stdout, suppress
 from typing import Any
 
 import azure.servicebus.management
 import pydantic
 import rich.progress
 import rich.table
+import typer
 
 import twinbus.cli.examination
 import twinbus.pairing
 import twinbus.spark.report.making
-from twinbus.cli.main import main
+from twinbus.cli.main import app
 
 # What commands load when they come to need it, for their work or to read their arguments (typer
 # does that with pydantic, whose parts are loaded when they are named).
 LOADED = (azure.servicebus.management, pydantic.TypeAdapter, rich, twinbus)
+# The tree of commands, which `main` makes at each start: most commands take less time than that.
+COMMAND = typer.main.get_command(app)
 
 
 def run(order: dict[str, Any]) -> None:
@@ -38,7 +43,7 @@ def run(order: dict[str, Any]) -> None:
     sys.argv = ["twinbus", *order["arguments"]]
     code = 0
     try:
-        main()
+        COMMAND(prog_name="twinbus")
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except BaseException:
@@ -51,6 +56,9 @@ def run(order: dict[str, Any]) -> None:
 
 
 def serve() -> None:
+    # The first command loads what typer needs to read arguments.
+    with redirect_stdout(io.StringIO()), suppress(SystemExit):
+        COMMAND(["--version"])
     for line in sys.stdin:
         child = os.fork()
         if child == 0:

@@ -17,7 +17,8 @@ from pyspark.sql.streaming import StreamingQuery
 from tests.spark.queues import peek, peeked_ids, receive, send_numbered
 from tests.support.broker import Broker
 
-MODES = ("reserve", "defer")
+# To defer is the way of other brokers; its waits are long.
+MODES = ("reserve", pytest.param("defer", marks=pytest.mark.slow))
 
 
 @pytest.fixture(params=MODES)

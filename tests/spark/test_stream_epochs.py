@@ -61,7 +61,7 @@ class Consumer:
             epochs.close()
 
 
-@pytest.fixture(params=["reserve", "defer"])
+@pytest.fixture(params=["reserve", pytest.param("defer", marks=pytest.mark.slow)])
 def consumer(broker: Broker, queue: str, request: pytest.FixtureRequest) -> Iterator[Consumer]:
     made = Consumer(broker, queue, str(request.param))
     yield made

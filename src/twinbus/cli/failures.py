@@ -70,7 +70,7 @@ def _line(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     # The SDK says which function of OpenSSL failed, and not what to do.
-    untrusted = re.search(r"certificate verify failed: (.*?)(?: \(_ssl|$)", text)
+    untrusted = re.search(r"certificate verify failed: (.*?)\.?(?: \(_ssl|$)", text)
     if untrusted is not None:
         return f"the broker's certificate is not trusted: {untrusted[1]}. {TRUST_ADVICE}"
     return text

@@ -15,6 +15,8 @@ from tests.spark.jobs.handmade import Capture, at
 from twinbus.spark.jobs.capture_frames import read_capture
 from twinbus.spark.jobs.catalogue import run
 
+pytestmark = pytest.mark.slow
+
 GRAVE = "orders/$DeadLetterQueue"
 ZONE = "spark.sql.session.timeZone"
 # Before noon: half past midnight, which is the day before in New York, and 6:00 in Kolkata.
@@ -47,7 +49,6 @@ def table(session: SparkSession, job: str, name: str, root: Path) -> list[dict[s
     return list(rows)
 
 
-@pytest.mark.slow
 def test_days_are_utc_days_l2(zoned: SparkSession, root: Path) -> None:
     assert [row["day"] for row in table(zoned, "cost", "days", root)] == [FIRST]
     trend = table(zoned, "dead-letters", "trend", root)

@@ -15,7 +15,7 @@ const COLUMNS = [
   { id: "out_rate", label: "Out" }, { id: "size", label: "Size" },
 ];
 const COUNTS = ["active", "locked", "scheduled", "deferred"];
-// The list is sorted with every look; `localeCompare` would make a collator for each comparison.
+// The list is sorted with every look: one collator for all comparisons.
 const byName = new Intl.Collator();
 
 export const entityAddress = (path, query = "") => `#/entity/${encodeURIComponent(path)}${query}`;
