@@ -24,6 +24,7 @@ Properties = dict[str, object]
 _REASON = "DeadLetterReason"
 _DESCRIPTION = "DeadLetterErrorDescription"
 _SOURCE = "x-opt-deadletter-source"
+_RESUBMISSION = "x-opt-resubmission"
 _SCHEDULED = "x-opt-scheduled-enqueue-time"
 # For these the broker chooses the words of the description itself.
 _BROKERS_REASONS = (
@@ -43,6 +44,8 @@ class Content:
     #: Never changed in place: contents are shared.
     properties: Properties = field(default_factory=dict)
     source: str | None = None
+    #: Which dead letter it was, if it was put back (E7).
+    resubmission: str = ""
 
     def with_properties(self, updates: dict[str, object]) -> Content:
         return replace(self, properties={**self.properties, **updates})
@@ -56,9 +59,9 @@ class Content:
         updates |= {} if description is None else {_DESCRIPTION: description}
         return replace(self.with_properties(updates), source=source)
 
-    def revived(self) -> Content:
+    def revived(self, resubmission: str) -> Content:
         kept = {k: v for k, v in self.properties.items() if k not in (_REASON, _DESCRIPTION)}
-        return replace(self, properties=kept, source=None)
+        return replace(self, properties=kept, source=None, resubmission=resubmission)
 
 
 def payload_of(content: Content, due_ms: int = 0) -> bytes:
@@ -92,13 +95,15 @@ def content_of(stored: bytes) -> Content:
         properties[_DESCRIPTION] = "*"
     source = form.annotation(stored, _SOURCE)
     assert source is None or isinstance(source, str)
+    resubmission = form.annotation(stored, _RESUBMISSION) or ""
+    assert isinstance(resubmission, str)
     start, end = message.section(DATA)
     body = codec.decode_whole(stored[start + 3 : end])
     assert isinstance(body, bytes)
     ttl_ms = form.ttl_of(stored)
     return Content(
         body, message_id, session_id, None if ttl_ms == form.NO_TTL else ttl_ms,
-        properties, source,
+        properties, source, resubmission,
     )  # fmt: skip
 
 

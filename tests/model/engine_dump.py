@@ -127,7 +127,7 @@ def dump_engine(engine: Engine, now_ms: int) -> Dump:
         dump = {
             "description": description_of(entity),
             "rules": {rule.description.name: rule.description for rule in rules.values()},
-            "history": {_message_id(key): at_ms for key, at_ms in seen.items()},
+            "history": {_texts(key): at_ms for key, at_ms in seen.items()},
             "streams": [
                 _dump_stream(entity.streams[which]) if which in entity.streams else _EMPTY
                 for which in (0, 1, 2)
@@ -137,9 +137,11 @@ def dump_engine(engine: Engine, now_ms: int) -> Dump:
     return found
 
 
-def _message_id(key: bytes) -> str:
-    # A string shorter than 256 bytes: constructor, length, text.
-    return key[2:].decode()
+def _texts(key: bytes) -> tuple[str, str]:
+    """A message id and, of what was dead, which dead letter it was."""
+    # Strings shorter than 256 bytes: constructor, length, text.
+    end = 2 + key[1]
+    return key[2:end].decode(), key[end + 2 :].decode()
 
 
 def _dump_stream(stream: Stream) -> Stored:

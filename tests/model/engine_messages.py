@@ -341,12 +341,13 @@ class MessageOperations(Machine):
     def resubmit(self, pick: int, count: int) -> None:
         world = self.world
         place = pick_one([p for p in self.places_with("active") if p[1] != MAIN], pick)
-        model, holder = world.model_stream(place), world.entity(place[0])
+        model, stream = world.model_stream(place), world.stream(place)
+        holder = world.entity(place[0])
         assert isinstance(holder, Holder)
         seqs = [m.seq for m in model.messages[:count]]
         got, expected = world.both(
-            lambda: resubmit(holder, world.stream(place), seqs, world.now_ms),
-            lambda: world.model.resubmit(model, seqs),
+            lambda: resubmit(holder, stream, seqs, world.now_ms),
+            lambda: world.model.resubmit(model, seqs, stream.number),
         )
         assert got == expected
         self.end()

@@ -56,8 +56,6 @@ class NaiveBroker:
         self.detached: list[str] = []
         #: Through which entities the message at hand has come.
         self._way: list[NaiveEntity] = []
-        #: It was dead.
-        self._is_reviving = False
 
     def step_on(self) -> None:
         """What is placed from now on comes after what was placed before."""
@@ -115,11 +113,12 @@ class NaiveBroker:
         if not getattr(d, "requires_duplicate_detection", False):
             return False
         assert isinstance(d, QueueDescription | TopicDescription)
-        seen_ms = entity.history.get(content.message_id)
+        key = (content.message_id, content.resubmission)
+        seen_ms = entity.history.get(key)
         window_ms = d.duplicate_detection_history_time_window_ms
         if seen_ms is not None and self.now_ms - seen_ms < window_ms:
             return True
-        entity.history[content.message_id] = self.now_ms
+        entity.history[key] = self.now_ms
         return False
 
     def _place(self, stream: NaiveStream, message: NaiveMessage | None) -> None:
@@ -177,8 +176,8 @@ class NaiveBroker:
             self._bury_transfer(entity, content, _transfer_reason(refused.kind))
             return
         self._way.append(entity)
-        # Dead letters, also when sent again, and what comes back in a circle are not dropped (E7).
-        is_new = content.source is not None or self._is_reviving or target in self._way
+        # Dead letters, and what comes back in a circle, are not dropped (E7).
+        is_new = content.source is not None or target in self._way
         if is_new or not self._is_duplicate(target, content):
             self._accept(target, content, ttl_ms, hops + 1)
         self._way.pop()
@@ -342,7 +341,8 @@ class NaiveBroker:
         seqs = [m.seq for m in stream.messages if from_seq <= m.seq <= stream.durable_seq]
         return seqs[:count_max]
 
-    def resubmit(self, stream: NaiveStream, seqs: list[int]) -> int:
+    def resubmit(self, stream: NaiveStream, seqs: list[int], number: int) -> int:
+        """`number` is what the engine calls the stream."""
         if stream.which == MAIN:
             raise Refused(errors.NOT_ALLOWED)
         count = 0
@@ -350,14 +350,12 @@ class NaiveBroker:
             message = stream.find(seq)
             if message is None or not message.is_free or seq > stream.durable_seq:
                 continue
-            content = message.content.revived()
+            content = message.content.revived(f"{number}:{seq}")
             if stream.entity.streams[MAIN].has_sessions and content.session_id is None:
                 continue
             stream.messages.remove(message)
             self._rank += 1
-            self._is_reviving = True
             self._accept(stream.entity, content, content.ttl_ms or UNLIMITED_MS, 0)
-            self._is_reviving = False
             count += 1
         return count
 

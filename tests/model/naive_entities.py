@@ -137,7 +137,8 @@ class NaiveStream:
 class NaiveEntity:
     description: Described
     rules: dict[str, RuleDescription] = field(default_factory=dict)
-    history: dict[str, int] = field(default_factory=dict)
+    #: When it last saw a message id, of which dead letter if of one.
+    history: dict[tuple[str, str], int] = field(default_factory=dict)
     streams: list[NaiveStream] = field(default_factory=list)
 
     def __post_init__(self) -> None:

@@ -230,11 +230,11 @@ class Entity(Owner):
     def take_forwarded(self, message: Message, now_ms: int, ttl_ms: int, hops: int) -> None:
         """Take in a checked message that another entity forwards; it counts like a send (E3, E7).
 
-        Some are never dropped as duplicates: a dead letter, one that is sent again, and what comes
-        back in a circle, for each is the same message still.
+        Some are never dropped as duplicates: a dead letter, and what comes back in a circle, for
+        each is the same message still.
         """
         self.accessed_ms = now_ms
-        is_new = self.history is None or self.is_handing_on or message.is_revived
+        is_new = self.history is None or self.is_handing_on
         if is_new or message.is_dead_letter() or not self._is_duplicate(message, now_ms):
             self.accept(message, now_ms, ttl_ms, hops)
 

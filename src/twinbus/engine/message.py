@@ -52,8 +52,6 @@ class Message:
         self.fans_out = False
         #: The same with other times to live, as it fans out: stored form and place in the journal.
         self._limited: dict[int, tuple[bytes, int]] | None = None
-        #: It was dead and is sent again: its id is known wherever it was before.
-        self.is_revived = False
         self._properties: list[object] | None = None
 
     # --- reading ----------------------------------------------------------------------
@@ -130,7 +128,6 @@ class Message:
         copy = Message(self.stored)
         copy.wire_bytes = self.wire_bytes
         copy.header_bytes = self.header_bytes
-        copy.is_revived = self.is_revived
         return copy
 
     def measure(self) -> None:
@@ -219,14 +216,17 @@ class Message:
         copy.set_annotation(_SOURCE, source)
         return copy
 
-    def forget_death(self) -> None:
-        """Take away what dead-lettering added."""
-        self.is_revived = True
+    def revive(self, graveyard: int, seq: int) -> None:
+        """Take away what dead-lettering added, and say which dead letter of which stream it was.
+
+        Its id is known wherever it was before, however much later it gets there (`duplicate_key`).
+        """
         pairs = self.application_properties()
         kept = [pair for pair in pairs if str(pair[0]) not in _DEATH_PROPERTIES]
         if len(kept) != len(pairs):
             self.set_application_properties(kept)
         self._changed(form.without_annotation(self.stored, _SOURCE))
+        self.set_annotation(RESUBMISSION, f"{graveyard}:{seq}")
 
 
 def take_in(payload: bytes, new_id: Callable[[], str]) -> Message:

@@ -28,7 +28,7 @@ def resubmit(holder: Holder, stream: Stream, seqs: list[int], now_ms: int) -> in
             continue
         if not stream.kernel.takes_effort(len(message.stored)):
             break
-        message.forget_death()
+        message.revive(stream.number, seq)
         stream.remove(seq, records.FORWARDED)
         holder.accept(message, now_ms, message.ttl_ms, 0)
         count += 1

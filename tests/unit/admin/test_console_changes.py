@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import UTC, datetime
+
 import pytest
 
 from tests.unit.engine.engine_kit import payload
@@ -55,7 +58,7 @@ class Place:
         self.namespace = self.broker.engine.namespace("n", now_ms)
         described = QueueDescription("q", requires_duplicate_detection=True)
         self.queue = self.namespace.create_queue(described, now_ms)
-        self.queue.publish(take_in(payload(b"body"), lambda: "an id"), now_ms)
+        self.queue.publish(take_in(payload(message_id="id"), str), now_ms)
         self.machine.run()
         self.queue.dead_letter(self.queue.main, 1, "dead", "", 0, self.broker.begin_turn())
         self.machine.run()
@@ -90,6 +93,34 @@ def test_e7_nor_by_way_of_a_topic_whose_rule_changes_it() -> None:
     place.namespace.create_subscription(described, rule, now_ms)
     assert place.resubmit(topic).done == 1
     assert place.held == (0, 1)
+    place.machine.close()
+
+
+def test_e7_e9_nor_when_it_waited_on_the_way() -> None:
+    """Nothing but what is stored with it can still tell that it was dead."""
+    place = Place()
+    now_ms = place.broker.begin_turn()
+    way = place.namespace.create_queue(QueueDescription("way"), now_ms)
+    assert place.resubmit(way).done == 1
+    assert place.held == (0, 0)
+    forwards = replace(way.description, forward_to="q")
+    place.namespace.update_queue(forwards, place.broker.begin_turn())
+    place.machine.run()
+    assert (way.main.index.live, place.held) == (0, (0, 1))
+    place.machine.close()
+
+
+def test_e7_e8_nor_when_it_was_put_off() -> None:
+    place = Place()
+    now_ms = place.broker.begin_turn()
+    way = place.namespace.create_queue(QueueDescription("way", forward_to="q"), now_ms)
+    later = datetime.fromtimestamp(now_ms / 1000 + 60, UTC).isoformat()
+    given = {"body": "mended", "message_id": "id", "scheduled_enqueue_time_utc": later}
+    edited = place.changes.resubmit_edited(place.dead, 1, given, way)
+    place.machine.loop.run_until_complete(edited)
+    assert (way.main.index.live, place.held) == (1, (0, 0))
+    place.machine.run(61)
+    assert (way.main.index.live, place.held) == (0, (0, 1))
     place.machine.close()
 
 

@@ -171,7 +171,7 @@ class Changes:
             try:
                 message = Message(stream.stored(seq))
                 stream.kernel.takes_effort(len(message.stored))
-                message.forget_death()
+                message.revive(stream.number, seq)
                 change(message)
                 message.measure()
                 _move(stream, seq, message, target, now_ms)
@@ -193,7 +193,7 @@ class Changes:
         original = Message(stream.stored(seq)).original_sequence()
         if original:
             message.keep_original_sequence(original)
-        message.forget_death()
+        message.revive(stream.number, seq)
         _move(stream, seq, message, target, now_ms)
         await self._broker.durable()
 
