@@ -94,12 +94,11 @@ def proofs() -> dict[str, list[str]]:
                 continue
             if not _is_test(node):
                 continue
-            text = f"{node.name} {ast.get_docstring(node) or ''}"
-            for rule in set(
-                re.findall(r"(?<![A-Za-z0-9])([ESRDPCLesrdpcl]\d{1,2})(?![0-9])", text)
-            ):
-                if rule.upper() in found:
-                    found[rule.upper()].append(f"{path.relative_to(ROOT)}::{node.name}")
+            # Names of functions have their rules in small letters, docstrings in capitals.
+            text = f"{node.name} {ast.get_docstring(node) or ''}".upper()
+            for rule in set(re.findall(r"(?<![A-Z0-9])([ESRDPCL]\d{1,2})(?![0-9])", text)):
+                if rule in found:
+                    found[rule].append(f"{path.relative_to(ROOT)}::{node.name}")
     return found
 
 
@@ -113,7 +112,7 @@ def render(found: dict[str, list[str]]) -> str:
     lines = [
         "# Behaviour, rule by rule",
         "",
-        "Made by `python tools/behaviour.py`; `make check` fails when it is not up to date. A rule",
+        "Made by `python tools/behaviour.py`; a test fails when it is not up to date. A rule",
         f"shows at most {TESTS_SHOWN} of its tests.",
         "",
         "| rule | what | where (`src/twinbus/`) | proved by |",
