@@ -10,13 +10,11 @@ import pytest
 from tests.support.broker import Broker
 from tests.support.fixtures import (  # noqa: F401
     FORM,
-    brief_queue,
     broker,
     broker_options,
     pool,
     queue,
     session_queue,
-    unique_queue,
 )
 
 

@@ -44,12 +44,6 @@ def queue(broker: Broker, pool: QueuePool) -> str:
 
 
 @pytest.fixture
-def brief_queue(broker: Broker, pool: QueuePool) -> str:
-    """Locks of 5 s, three deliveries."""
-    return pool.take("brief")
-
-
-@pytest.fixture
 def session_queue(broker: Broker, pool: QueuePool) -> str:
     return pool.take("session")
 

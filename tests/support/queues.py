@@ -12,7 +12,6 @@ from tests.support.broker import Properties
 
 VARIANTS: dict[str, Properties] = {
     "q": {"LockDuration": "PT1M"},
-    "brief": {"LockDuration": "PT5S", "MaxDeliveryCount": 3},
     "session": {"LockDuration": "PT1M", "RequiresSession": True},
     "unique": {"LockDuration": "PT1M", "RequiresDuplicateDetection": True},
 }

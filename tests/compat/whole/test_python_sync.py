@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
@@ -14,9 +13,6 @@ from azure.servicebus import (
     ServiceBusMessage,
     ServiceBusMessageState,
     ServiceBusReceivedMessage,
-    ServiceBusReceiveMode,
-    ServiceBusReceiver,
-    ServiceBusSubQueue,
 )
 from azure.servicebus.exceptions import (
     MessageLockLostError,
@@ -28,40 +24,25 @@ from azure.servicebus.exceptions import (
     SessionCannotBeLockedError,
 )
 
-from tests.support.broker import Broker
+from tests.compat.whole.kit import (
+    DEAD_LETTER,
+    EMPTY_WAIT,
+    RECEIVE_AND_DELETE,
+    WAIT,
+    Bus,
+    assert_empty,
+    bodies,
+    send,
+    take,
+    take_one,
+)
 
-WAIT = 5.0
-EMPTY_WAIT = 0.5
-
-
-@pytest.fixture
-def client(broker: Broker) -> Iterator[ServiceBusClient]:
-    with ServiceBusClient.from_connection_string(broker.connection_string, retry_total=0) as sdk:
-        yield sdk
-
-
-def send(client: ServiceBusClient, queue: str, *bodies: str) -> None:
-    with client.get_queue_sender(queue) as sender:
-        for body in bodies:
-            sender.send_messages(ServiceBusMessage(body, message_id=f"id-{body}"))
+BRIEF = timedelta(seconds=5)
 
 
-def one(receiver: ServiceBusReceiver) -> ServiceBusReceivedMessage:
-    (message,) = receiver.receive_messages(max_message_count=1, max_wait_time=WAIT)
-    return message
-
-
-def assert_empty(client: ServiceBusClient, queue: str) -> None:
-    with client.get_queue_receiver(queue) as receiver:
-        assert receiver.receive_messages(max_wait_time=EMPTY_WAIT) == []
-
-
-def bodies(messages: list[ServiceBusReceivedMessage]) -> list[str]:
-    return [str(message) for message in messages]
-
-
-def test_what_is_sent_is_received_and_completed(client: ServiceBusClient, queue: str) -> None:
+def test_what_is_sent_is_received_and_completed(bus: Bus, client: ServiceBusClient) -> None:
     """S1 E4 R2 R4: every property comes back with its type; complete removes."""
+    queue = bus.queue()
     trace = uuid.uuid4()
     sent = ServiceBusMessage(
         b"\x00\xffbody",
@@ -78,7 +59,7 @@ def test_what_is_sent_is_received_and_completed(client: ServiceBusClient, queue:
     with client.get_queue_sender(queue) as sender:
         sender.send_messages(sent)
     with client.get_queue_receiver(queue) as receiver:
-        got = one(receiver)
+        got = take_one(receiver)
         assert b"".join(got.body) == b"\x00\xffbody"
         assert (got.message_id, got.correlation_id, got.subject) == ("m-1", "c-1", "greeting")
         assert (got.to, got.reply_to, got.reply_to_session_id) == ("there", "here", "rs")
@@ -102,15 +83,16 @@ def test_what_is_sent_is_received_and_completed(client: ServiceBusClient, queue:
     assert_empty(client, queue)
 
 
-def test_decimal_properties_come_back(client: ServiceBusClient, queue: str) -> None:
+def test_decimal_properties_come_back(bus: Bus, client: ServiceBusClient) -> None:
     """E4: this SDK reads decimals in a form of its own, and drops a message that has another."""
+    queue = bus.queue()
     prices = [Decimal("12.50"), Decimal("-0.001"), Decimal(0), Decimal(4_000_000_000)]
     with client.get_queue_sender(queue) as sender:
         for price in prices:
             sender.send_messages(ServiceBusMessage("x", application_properties={"price": price}))
     with client.get_queue_receiver(queue) as receiver:
         peeked = receiver.peek_messages(max_message_count=10)
-        got = [one(receiver) for _ in prices]
+        got = take(receiver, len(prices))
         receiver.defer_message(got[0])
         deferred = receiver.receive_deferred_messages([got[0].sequence_number])
     for messages in (peeked, got):
@@ -118,10 +100,9 @@ def test_decimal_properties_come_back(client: ServiceBusClient, queue: str) -> N
     assert deferred[0].application_properties[b"price"] == prices[0]
 
 
-def test_properties_that_nobody_could_read_are_refused(
-    client: ServiceBusClient, queue: str
-) -> None:
+def test_properties_that_nobody_could_read_are_refused(bus: Bus, client: ServiceBusClient) -> None:
     """E4: this SDK writes a user id that is a text so that it cannot be read."""
+    queue = bus.queue()
     broken = ServiceBusMessage("x", message_id="m")
     broken.raw_amqp_message.properties.user_id = "alice"  # type: ignore[union-attr]
     with client.get_queue_sender(queue) as sender:
@@ -129,11 +110,12 @@ def test_properties_that_nobody_could_read_are_refused(
             sender.send_messages(broken)
         sender.send_messages(ServiceBusMessage("good"))
     with client.get_queue_receiver(queue) as receiver:
-        assert str(one(receiver)) == "good"
+        assert str(take_one(receiver)) == "good"
 
 
-def test_a_batch_arrives_whole_and_in_order(client: ServiceBusClient, queue: str) -> None:
+def test_a_batch_arrives_whole_and_in_order(bus: Bus, client: ServiceBusClient) -> None:
     """S6."""
+    queue = bus.queue()
     expected = [f"item {number}" for number in range(100)]
     with client.get_queue_sender(queue) as sender:
         batch = sender.create_message_batch()
@@ -152,40 +134,42 @@ def test_a_batch_arrives_whole_and_in_order(client: ServiceBusClient, queue: str
     assert [message.sequence_number for message in got] == list(range(1, 101))
 
 
-def test_receive_and_delete_leaves_nothing(client: ServiceBusClient, queue: str) -> None:
+def test_receive_and_delete_leaves_nothing(bus: Bus, client: ServiceBusClient) -> None:
     """R1: settled on the wire, no lock token."""
+    queue = bus.queue()
     send(client, queue, "a", "b")
-    mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
-    with client.get_queue_receiver(queue, receive_mode=mode) as receiver:
-        got = [one(receiver), one(receiver)]
+    with client.get_queue_receiver(queue, receive_mode=RECEIVE_AND_DELETE) as receiver:
+        got = take(receiver, 2)
     assert bodies(got) == ["a", "b"]
     assert got[0].lock_token is None
     assert_empty(client, queue)
 
 
 def test_a_locked_message_is_hidden_and_abandon_puts_it_back_in_place(
-    client: ServiceBusClient, queue: str
+    bus: Bus, client: ServiceBusClient
 ) -> None:
     """R2 R3 R4: competitors get other messages; abandon raises the delivery count."""
+    queue = bus.queue()
     send(client, queue, "a", "b")
     with client.get_queue_receiver(queue) as first, client.get_queue_receiver(queue) as second:
-        held = one(first)
-        other = one(second)
+        held = take_one(first)
+        other = take_one(second)
         assert bodies([held, other]) == ["a", "b"]
         second.abandon_message(other)
         first.abandon_message(held)
-        again = one(first)
+        again = take_one(first)
         assert (str(again), again.delivery_count) == ("a", 1)
         assert again.lock_token != held.lock_token
         first.complete_message(again)
-        assert str(one(first)) == "b"
+        assert str(take_one(first)) == "b"
 
 
-def test_a_deferred_message_comes_only_by_its_number(client: ServiceBusClient, queue: str) -> None:
+def test_a_deferred_message_comes_only_by_its_number(bus: Bus, client: ServiceBusClient) -> None:
     """E5 R4: defer, fetch by sequence number, settle; then it is not found."""
+    queue = bus.queue()
     send(client, queue, "later")
     with client.get_queue_receiver(queue) as receiver:
-        message = one(receiver)
+        message = take_one(receiver)
         receiver.defer_message(message)
         assert receiver.receive_messages(max_wait_time=EMPTY_WAIT) == []
         assert message.sequence_number is not None
@@ -197,17 +181,17 @@ def test_a_deferred_message_comes_only_by_its_number(client: ServiceBusClient, q
             receiver.receive_deferred_messages(message.sequence_number)
 
 
-def test_dead_lettering_carries_reason_and_description(
-    client: ServiceBusClient, queue: str
-) -> None:
+def test_dead_lettering_carries_reason_and_description(bus: Bus, client: ServiceBusClient) -> None:
     """R4 D1 D2: and the dead-letter queue is received from like any other."""
+    queue = bus.queue()
     send(client, queue, "bad")
     with client.get_queue_receiver(queue) as receiver:
-        receiver.dead_letter_message(one(receiver), reason="unfit", error_description="no price")
+        receiver.dead_letter_message(
+            take_one(receiver), reason="unfit", error_description="no price"
+        )
     assert_empty(client, queue)
-    dead_letters = ServiceBusSubQueue.DEAD_LETTER
-    with client.get_queue_receiver(queue, sub_queue=dead_letters) as receiver:
-        dead = one(receiver)
+    with client.get_queue_receiver(queue, sub_queue=DEAD_LETTER) as receiver:
+        dead = take_one(receiver)
         assert (str(dead), dead.delivery_count) == ("bad", 0)
         assert dead.dead_letter_reason == "unfit"
         assert dead.dead_letter_error_description == "no price"
@@ -216,30 +200,31 @@ def test_dead_lettering_carries_reason_and_description(
 
 
 def test_the_documents_loop_ends_in_the_dead_letter_queue(
-    client: ServiceBusClient, brief_queue: str
+    bus: Bus, client: ServiceBusClient
 ) -> None:
     """D3 D9: receive and abandon until nothing comes; three deliveries are allowed here."""
-    send(client, brief_queue, "poison")
+    queue = bus.queue(lock_duration=BRIEF, max_delivery_count=3)
+    send(client, queue, "poison")
     attempts = 0
-    with client.get_queue_receiver(brief_queue) as receiver:
-        while got := receiver.receive_messages(max_wait_time=EMPTY_WAIT):
+    with client.get_queue_receiver(queue) as receiver:
+        while got := receiver.receive_messages(max_wait_time=3):
             assert got[0].delivery_count == attempts
             receiver.abandon_message(got[0])
             attempts += 1
     assert attempts == 3
-    dead_letters = ServiceBusSubQueue.DEAD_LETTER
-    with client.get_queue_receiver(brief_queue, sub_queue=dead_letters) as receiver:
-        dead = one(receiver)
+    with client.get_queue_receiver(queue, sub_queue=DEAD_LETTER) as receiver:
+        dead = take_one(receiver)
         assert (str(dead), dead.delivery_count) == ("poison", 3)
         assert dead.dead_letter_reason == "MaxDeliveryCountExceeded"
         receiver.complete_message(dead)
 
 
-def test_renewing_prolongs_a_lock(client: ServiceBusClient, brief_queue: str) -> None:
+def test_renewing_prolongs_a_lock(bus: Bus, client: ServiceBusClient) -> None:
     """R6."""
-    send(client, brief_queue, "slow")
-    with client.get_queue_receiver(brief_queue) as receiver:
-        message = one(receiver)
+    queue = bus.queue(lock_duration=BRIEF, max_delivery_count=3)
+    send(client, queue, "slow")
+    with client.get_queue_receiver(queue) as receiver:
+        message = take_one(receiver)
         before = message.locked_until_utc
         assert before is not None
         renewed = receiver.renew_message_lock(message)
@@ -248,30 +233,32 @@ def test_renewing_prolongs_a_lock(client: ServiceBusClient, brief_queue: str) ->
         receiver.complete_message(message)
 
 
-def test_a_lock_that_ran_out_cannot_settle(client: ServiceBusClient, brief_queue: str) -> None:
+def test_a_lock_that_ran_out_cannot_settle(bus: Bus, client: ServiceBusClient) -> None:
     """R3 R5: the message is delivered again; the old lock never touches it."""
-    send(client, brief_queue, "slow")
+    queue = bus.queue(lock_duration=BRIEF, max_delivery_count=3)
+    send(client, queue, "slow")
     with (
-        client.get_queue_receiver(brief_queue) as late,
-        client.get_queue_receiver(brief_queue) as next_one,
+        client.get_queue_receiver(queue) as late,
+        client.get_queue_receiver(queue) as next_one,
     ):
-        held = one(late)
-        (again,) = next_one.receive_messages(max_wait_time=8)
+        held = take_one(late)
+        (again,) = next_one.receive_messages(max_wait_time=WAIT)
         assert (str(again), again.delivery_count) == ("slow", 1)
         with pytest.raises(MessageLockLostError):
             late.complete_message(held)
         next_one.complete_message(again)
-    assert_empty(client, brief_queue)
+    assert_empty(client, queue)
 
 
-def test_peek_browses_without_locking(client: ServiceBusClient, queue: str) -> None:
+def test_peek_browses_without_locking(bus: Bus, client: ServiceBusClient) -> None:
     """E5: active, deferred and scheduled messages, from a sequence number, as often as asked."""
+    queue = bus.queue()
     send(client, queue, "a", "b")
     with client.get_queue_sender(queue) as sender:
         due = datetime.now(UTC) + timedelta(hours=1)
         sender.schedule_messages(ServiceBusMessage("s"), due)
     with client.get_queue_receiver(queue) as receiver:
-        receiver.defer_message(one(receiver))
+        receiver.defer_message(take_one(receiver))
         peeked = receiver.peek_messages(10, sequence_number=1)
         assert bodies(peeked) == ["a", "b", "s"]
         assert [message.state for message in peeked] == [
@@ -280,14 +267,13 @@ def test_peek_browses_without_locking(client: ServiceBusClient, queue: str) -> N
             ServiceBusMessageState.SCHEDULED,
         ]
         assert bodies(receiver.peek_messages(10, sequence_number=2)) == ["b", "s"]
-        assert str(one(receiver)) == "b"
+        assert str(take_one(receiver)) == "b"
 
 
-def test_a_scheduled_message_waits_and_can_be_cancelled(
-    client: ServiceBusClient, queue: str
-) -> None:
+def test_a_scheduled_message_waits_and_can_be_cancelled(bus: Bus, client: ServiceBusClient) -> None:
     """E5."""
-    due = datetime.now(UTC) + timedelta(seconds=3)
+    queue = bus.queue()
+    due = datetime.now(UTC) + timedelta(seconds=5)
     with client.get_queue_sender(queue) as sender:
         kept, cancelled = sender.schedule_messages(
             [ServiceBusMessage("kept"), ServiceBusMessage("cancelled")], due
@@ -298,7 +284,7 @@ def test_a_scheduled_message_waits_and_can_be_cancelled(
             sender.cancel_scheduled_messages(cancelled)
     with client.get_queue_receiver(queue) as receiver:
         assert receiver.receive_messages(max_wait_time=EMPTY_WAIT) == []
-        message = one(receiver)
+        message = take_one(receiver)
         assert str(message) == "kept"
         assert message.enqueued_time_utc is not None
         assert message.enqueued_time_utc >= due - timedelta(milliseconds=1)
@@ -306,70 +292,72 @@ def test_a_scheduled_message_waits_and_can_be_cancelled(
         assert receiver.receive_messages(max_wait_time=EMPTY_WAIT) == []
 
 
-def test_sessions_are_locked_ordered_and_keep_state(
-    client: ServiceBusClient, session_queue: str
-) -> None:
+def test_sessions_are_locked_ordered_and_keep_state(bus: Bus, client: ServiceBusClient) -> None:
     """E6."""
-    with client.get_queue_sender(session_queue) as sender:
+    queue = bus.queue(requires_session=True)
+    with client.get_queue_sender(queue) as sender:
         for body, session_id in (("1", "red"), ("2", "blue"), ("3", "red")):
             sender.send_messages(ServiceBusMessage(body, session_id=session_id))
         with pytest.raises(ServiceBusError):
             sender.send_messages(ServiceBusMessage("none"))
-    with client.get_queue_receiver(session_queue, session_id="red") as red:
+    with client.get_queue_receiver(queue, session_id="red") as red:
         assert red.session.locked_until_utc is not None
         with (
             pytest.raises(SessionCannotBeLockedError),
-            client.get_queue_receiver(session_queue, session_id="red"),
+            client.get_queue_receiver(queue, session_id="red"),
         ):
             pass
         red.session.set_state(b"step 1")
         assert red.session.get_state() == b"step 1"
         assert red.session.renew_lock() > datetime.now(UTC)
         for expected in ("1", "3"):
-            message = one(red)
+            message = take_one(red)
             assert (str(message), message.session_id) == (expected, "red")
             red.complete_message(message)
         with client.get_queue_receiver(
-            session_queue, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=WAIT
+            queue, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=WAIT
         ) as free:
             assert free.session.session_id == "blue"
-            free.complete_message(one(free))
-    with client.get_queue_receiver(session_queue, session_id="red") as red:
+            free.complete_message(take_one(free))
+    with client.get_queue_receiver(queue, session_id="red") as red:
         assert red.session.get_state() == b"step 1"
 
 
-def test_a_duplicate_is_accepted_and_dropped(client: ServiceBusClient, unique_queue: str) -> None:
+def test_a_duplicate_is_accepted_and_dropped(bus: Bus, client: ServiceBusClient) -> None:
     """E7."""
-    send(client, unique_queue, "same", "same", "other")
-    with client.get_queue_receiver(unique_queue) as receiver:
-        got = [one(receiver), one(receiver)]
+    queue = bus.queue(requires_duplicate_detection=True)
+    send(client, queue, "same", "same", "other")
+    with client.get_queue_receiver(queue) as receiver:
+        got = take(receiver, 2)
         assert bodies(got) == ["same", "other"]
         assert receiver.receive_messages(max_wait_time=EMPTY_WAIT) == []
 
 
 def test_large_messages_pass_and_too_large_ones_are_refused(
-    client: ServiceBusClient, queue: str
+    bus: Bus, client: ServiceBusClient
 ) -> None:
     """E4 S2: 256 KB unless the entity says more; several frames each way."""
+    queue = bus.queue()
     body = bytes(range(256)) * 1000
     with client.get_queue_sender(queue) as sender:
         sender.send_messages(ServiceBusMessage(body))
         with pytest.raises(MessageSizeExceededError):
             sender.send_messages(ServiceBusMessage(bytes(300 * 1024)))
     with client.get_queue_receiver(queue) as receiver:
-        message = one(receiver)
+        message = take_one(receiver)
         assert b"".join(message.body) == body
         receiver.complete_message(message)
 
 
-def test_refusals_name_the_fault(broker: Broker, client: ServiceBusClient, queue: str) -> None:
+def test_refusals_name_the_fault(bus: Bus, client: ServiceBusClient) -> None:
     """S2: an entity that does not exist; a key that is not the key."""
+    queue = bus.queue()
     # Over $cbs, where this SDK first meets the broker, a missing entity is an authentication
     # matter to it; a link to one is MessagingEntityNotFoundError.
     missing = (ServiceBusAuthenticationError, MessagingEntityNotFoundError)
     with pytest.raises(missing), client.get_queue_sender("no-such-queue") as sender:
         sender.send_messages(ServiceBusMessage("x"))
-    name, _, rest = broker.connection_string.partition("SharedAccessKey=")
+    name, _, rest = bus.broker.connection_string.partition("SharedAccessKey=")
     forged = f"{name}SharedAccessKey={'A' * 43}={rest[rest.index(';') :]}"
     with (
         ServiceBusClient.from_connection_string(forged, retry_total=0) as stranger,
