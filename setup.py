@@ -12,7 +12,7 @@ from setuptools import setup
 
 # What a message passes through between the socket and the journal. Everything else
 # (asyncio glue, admin API, command line) stays interpreted.
-HOT = ["amqp", "engine", "server/bridge", "server/transacting"]
+HOT = ["amqp", "engine", "server/bridge", "server/replies", "server/transacting"]
 
 
 def hot_modules() -> list[str]:

@@ -26,9 +26,10 @@ from twinbus.core.descriptions import (
     TopicDescription,
 )
 from twinbus.engine.engine import Engine
-from twinbus.engine.entities import Entity, Subscription
+from twinbus.engine.entities import Entity
 from twinbus.engine.index import ACTIVE, DEFERRED, DEFERRED_LOCKED, LOCKED, RESERVED, SCHEDULED
 from twinbus.engine.stream import Stream
+from twinbus.engine.topics import Subscription
 
 Dump = dict[str, Any]
 _NAMES = {

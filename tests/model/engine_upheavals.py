@@ -10,7 +10,7 @@ from engine_layouts import Made
 from engine_machine import EDGES_MS, EITHER, PICKS, Machine, operation, pick_one
 from naive_entities import NaiveEntity
 
-from twinbus.engine.entities import Subscription
+from twinbus.engine.topics import Subscription
 
 CHANGES: Sequence[dict[str, object]] = (
     {"lock_duration_ms": 5_000},

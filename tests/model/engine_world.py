@@ -35,12 +35,13 @@ from twinbus.core.errors import BusError
 from twinbus.engine.carrying import Carrier
 from twinbus.engine.consumer import Consumer, Lock
 from twinbus.engine.engine import Engine
-from twinbus.engine.entities import Entity, Holder, Subscription
+from twinbus.engine.entities import Entity, Holder
 from twinbus.engine.index import GONE, LOCKED, NEVER
 from twinbus.engine.message import Message, take_in
 from twinbus.engine.namespace import Namespace
 from twinbus.engine.sessions import Session
 from twinbus.engine.stream import Stream
+from twinbus.engine.topics import Subscription
 
 #: A stream by its entity's path and its place there.
 Place = tuple[str, int]

@@ -23,10 +23,11 @@ from twinbus.core.descriptions import (
 )
 from twinbus.core.errors import BusError
 from twinbus.engine import settlement
-from twinbus.engine.entities import Holder, Subscription
+from twinbus.engine.entities import Holder
 from twinbus.engine.message import take_in
 from twinbus.engine.returning import resubmit
 from twinbus.engine.settlement import Settlement
+from twinbus.engine.topics import Subscription
 from twinbus.engine.transactions import Transaction
 
 LOCK_MS = 5_000

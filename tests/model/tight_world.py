@@ -20,7 +20,7 @@ from twinbus.core.units import UNLIMITED_MS
 from twinbus.engine import parting, records, reserving, returning
 from twinbus.engine.carrying import Carrier
 from twinbus.engine.consumer import Lock
-from twinbus.engine.entities import Entity, Holder, Queue, Subscription
+from twinbus.engine.entities import Entity, Holder, Queue
 from twinbus.engine.index import ACTIVE, DEFERRED, SCHEDULED
 from twinbus.engine.kernel import ASKED_EFFORT_MAX
 from twinbus.engine.message import MESSAGE_ID, Message, take_in
@@ -30,6 +30,7 @@ from twinbus.engine.sessions import Session
 from twinbus.engine.settlement import ABANDON, COMPLETE, DEAD_LETTER, DEFER, RELEASE, Settlement
 from twinbus.engine.shifting import shift
 from twinbus.engine.stream import Stream
+from twinbus.engine.topics import Subscription
 from twinbus.engine.transactions import Transaction
 
 #: What a batch allows: one thing only, one dead letter or two, a few, as much as in earnest.

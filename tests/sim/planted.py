@@ -23,8 +23,8 @@ from twinbus.engine.transactions import Transaction
 from twinbus.pairing import rewrite
 from twinbus.pairing.pump import Pump
 from twinbus.pairing.rewrite import restore
-from twinbus.server.bridge import Replies
 from twinbus.server.broker import Broker
+from twinbus.server.replies import Replies
 
 
 class Planted(NamedTuple):

@@ -25,10 +25,11 @@ from twinbus.admin.connection import bare_host, is_loopback
 from twinbus.capture.supervisor import Supervisor
 from twinbus.core import names
 from twinbus.core.descriptions import LISTEN, MANAGE
-from twinbus.engine.entities import Entity, Subscription
+from twinbus.engine.entities import Entity
 from twinbus.engine.index import SCHEDULED
 from twinbus.engine.namespace import Namespace
 from twinbus.engine.stream import Stream
+from twinbus.engine.topics import Subscription
 from twinbus.server.service import Service
 
 #: Entities whose lines are written before others have their turn.

@@ -17,7 +17,7 @@ from twinbus.core.descriptions import (
     read,
 )
 from twinbus.engine import records
-from twinbus.engine.entities import QUEUE, SUBSCRIPTION, TOPIC, Entity, Queue, Subscription, Topic
+from twinbus.engine.entities import QUEUE, SUBSCRIPTION, TOPIC, Entity, Queue
 from twinbus.engine.index import ACTIVE
 from twinbus.engine.kernel import Kernel
 from twinbus.engine.namespace import Namespace, Registry
@@ -27,6 +27,7 @@ from twinbus.engine.records import Log
 from twinbus.engine.remembered import RememberedIds
 from twinbus.engine.sessions import SessionTable
 from twinbus.engine.stream import Stream
+from twinbus.engine.topics import Subscription, Topic
 
 # Topics before their subscriptions, queues before what forwards to them.
 _ORDER = (TOPIC, QUEUE, SUBSCRIPTION)

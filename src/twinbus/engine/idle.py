@@ -8,8 +8,9 @@ message that comes to a subscription is no use of it, else none would ever be id
 from collections.abc import Callable
 
 from twinbus.core.units import UNLIMITED_MS
-from twinbus.engine.entities import Entity, Queue, Subscription, Topic
+from twinbus.engine.entities import Entity, Queue
 from twinbus.engine.kernel import Kernel, Wakeable
+from twinbus.engine.topics import Subscription, Topic
 
 
 class IdleTimer(Wakeable):

@@ -14,11 +14,12 @@ from twinbus.core.descriptions import (
 )
 from twinbus.core.errors import BusError
 from twinbus.engine import records
-from twinbus.engine.entities import Directory, Entity, Holder, Queue, Subscription, Topic
+from twinbus.engine.entities import Directory, Entity, Holder, Queue
 from twinbus.engine.idle import IdleTimer
 from twinbus.engine.kernel import Kernel
 from twinbus.engine.rules import Rule
 from twinbus.engine.stream import Stream
+from twinbus.engine.topics import Subscription, Topic
 from twinbus.engine.upkeep import Owner
 
 

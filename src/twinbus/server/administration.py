@@ -13,10 +13,11 @@ from twinbus.core.descriptions import (
     TopicDescription,
 )
 from twinbus.core.errors import BusError
-from twinbus.engine.entities import Entity, Topic
+from twinbus.engine.entities import Entity
 from twinbus.engine.index import SCHEDULED
 from twinbus.engine.namespace import Namespace
 from twinbus.engine.stream import Stream
+from twinbus.engine.topics import Topic
 from twinbus.server.authorization import Guard
 from twinbus.server.broker import Broker
 

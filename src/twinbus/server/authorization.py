@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from twinbus.core import errors, names, sas
 from twinbus.core.descriptions import LISTEN, MANAGE, SEND, AuthorizationRule
 from twinbus.core.errors import BusError
-from twinbus.engine.entities import Queue, Topic
+from twinbus.engine.entities import Queue
 from twinbus.engine.namespace import Namespace
+from twinbus.engine.topics import Topic
 
 #: Every namespace has it, with the broker's own key.
 ROOT_POLICY = "RootManageSharedAccessKey"

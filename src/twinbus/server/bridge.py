@@ -18,94 +18,27 @@ from twinbus.amqp.handler import Handler
 from twinbus.amqp.link import Link
 from twinbus.amqp.outcomes import ACCEPTED, Outcome
 from twinbus.amqp.sections import BATCH_FORMAT
-from twinbus.amqp.session import AmqpSession
 from twinbus.core import errors
 from twinbus.core.errors import BusError
 from twinbus.engine import observations, settlement
 from twinbus.engine import stored as form
 from twinbus.engine.consumer import Attachment, Consumer, Lock
-from twinbus.engine.entities import Entity, Holder, Topic
+from twinbus.engine.entities import Entity, Holder
 from twinbus.engine.kernel import Kernel
 from twinbus.engine.message import Message, batch_parts, take_in
 from twinbus.engine.observer import Tally
 from twinbus.engine.sessions import Session
 from twinbus.engine.stream import Stream
+from twinbus.engine.topics import Topic
 from twinbus.engine.transactions import Transactions
 from twinbus.server import transacting
+from twinbus.server.replies import Replies
 from twinbus.server.transacting import Coordinator
 
 # How much may wait for one socket before its receivers get no more.
 _OUTPUT_BYTES_MAX: Final = 1024 * 1024
 # So few locks of links that are over are not worth sorting out those that were settled since.
 _HELD_MIN: Final = 10_000
-
-
-class Run:
-    """Consecutive deliveries of one AMQP session that get the same answer."""
-
-    def __init__(
-        self, bridge: "Bridge", session: AmqpSession, first: int, state: bytes, incoming: bool
-    ) -> None:
-        self.bridge = bridge
-        self.session = session
-        self.first = first
-        self.last = first
-        self.state = state
-        self.incoming = incoming
-
-    def answer(self, state: bytes) -> None:
-        if self.incoming:
-            self.session.settle_incoming(self.first, self.last, state)
-        else:
-            self.session.settle_outgoing(self.first, self.last, state)
-        self.bridge.touch()
-
-
-class Replies:
-    """Answers that wait for one commit."""
-
-    def __init__(self) -> None:
-        self._runs: list[Run] = []
-        self._last: Run | None = None
-        self._calls: list[Callable[[BusError | None], None]] = []
-
-    def settle(
-        self, bridge: "Bridge", session: AmqpSession, delivery_id: int, state: bytes, incoming: bool
-    ) -> None:
-        run = self._last
-        if (
-            run is not None
-            and run.session is session
-            and run.last + 1 == delivery_id
-            and run.incoming == incoming
-            and run.state == state
-        ):
-            run.last = delivery_id
-            return
-        run = Run(bridge, session, delivery_id, state, incoming)
-        self._runs.append(run)
-        self._last = run
-
-    def call(self, reply: Callable[[BusError | None], None]) -> None:
-        self._calls.append(reply)
-
-    @property
-    def any(self) -> bool:
-        return bool(self._runs or self._calls)
-
-    def release(self) -> None:
-        """It is on disk: say so."""
-        for run in self._runs:
-            run.answer(run.state)
-        for reply in self._calls:
-            reply(None)
-
-    def fail(self, error: BusError) -> None:
-        """It is not on disk, or nobody knows: nothing was promised, and that is said."""
-        for run in self._runs:
-            run.answer(run.bridge.rejected(error, "journal"))
-        for reply in self._calls:
-            reply(error)
 
 
 class Hub:

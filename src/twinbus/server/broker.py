@@ -23,8 +23,9 @@ from twinbus.engine.kernel import Sealed
 from twinbus.engine.records import UnknownKindError
 from twinbus.engine.shifting import shift
 from twinbus.journal import Journal, JournalFailed, JournalNewer
-from twinbus.server.bridge import Hub, Replies
+from twinbus.server.bridge import Hub
 from twinbus.server.pulse import Pulse
+from twinbus.server.replies import Replies
 from twinbus.server.turnstile import Turnstile
 
 log = logging.getLogger(__name__)

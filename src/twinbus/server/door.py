@@ -12,10 +12,11 @@ from twinbus.core import errors, limits, names
 from twinbus.core.descriptions import LISTEN, SEND
 from twinbus.core.errors import BusError
 from twinbus.core.units import ticks_from_ms
-from twinbus.engine.entities import Entity, Holder, Topic
+from twinbus.engine.entities import Entity, Holder
 from twinbus.engine.namespace import Namespace
 from twinbus.engine.sessions import Session
 from twinbus.engine.stream import Stream
+from twinbus.engine.topics import Topic
 from twinbus.server import cbs
 from twinbus.server.authorization import Claim, Guard
 from twinbus.server.bridge import Bridge, Door, Receiver, Sender

@@ -28,12 +28,13 @@ from twinbus.core.errors import BusError
 from twinbus.engine import browsing, observations, records, returning, settlement
 from twinbus.engine import stored as form
 from twinbus.engine.consumer import Consumer, Lock
-from twinbus.engine.entities import Entity, Holder, Subscription
+from twinbus.engine.entities import Entity, Holder
 from twinbus.engine.index import ACTIVE, DEFERRED, SCHEDULED
 from twinbus.engine.namespace import Namespace
 from twinbus.engine.sessions import Session
 from twinbus.engine.settlement import PLAIN_COMPLETE, Settlement
 from twinbus.engine.stream import Stream
+from twinbus.engine.topics import Subscription
 from twinbus.journal import JournalFailed
 from twinbus.server import reservations, rules
 from twinbus.server.bridge import Receiver

@@ -16,13 +16,14 @@ from twinbus.core.errors import BusError
 from twinbus.engine import stored as form
 from twinbus.engine.consumer import Consumer, Lock
 from twinbus.engine.engine import Engine
-from twinbus.engine.entities import Entity, Holder, Queue, Subscription, Topic
+from twinbus.engine.entities import Entity, Holder, Queue
 from twinbus.engine.kernel import Sealed
 from twinbus.engine.message import Message, take_in
 from twinbus.engine.namespace import Namespace
 from twinbus.engine.sessions import Session
 from twinbus.engine.settlement import Settlement
 from twinbus.engine.stream import Stream
+from twinbus.engine.topics import Subscription, Topic
 
 LOCK_MS = 30_000
 

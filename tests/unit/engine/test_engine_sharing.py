@@ -12,8 +12,9 @@ from twinbus.core.descriptions import RuleDescription
 from twinbus.engine import records
 from twinbus.engine import stored as form
 from twinbus.engine.carrying import Carrier
-from twinbus.engine.entities import Holder, Subscription
+from twinbus.engine.entities import Holder
 from twinbus.engine.settlement import PLAIN_COMPLETE
+from twinbus.engine.topics import Subscription
 
 BODY = b"x" * 1_000
 NAMES = "abcde"

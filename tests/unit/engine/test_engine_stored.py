@@ -312,9 +312,10 @@ def test_d2_burying_adds_properties_and_the_source() -> None:
     assert form.annotation(buried.stored, "x-opt-deadletter-source") == "Queue"
     assert buried.stored.endswith(BODY)
     assert not form.has_annotations(message.stored)
-    buried.forget_death()
+    buried.revive(7, 3)
     assert "DeadLetterReason" not in dict(buried.application_properties())
     assert form.annotation(buried.stored, "x-opt-deadletter-source") is None
+    assert form.annotation(buried.stored, "x-opt-resubmission") == "7:3"
 
 
 def test_r4_merged_properties_keep_the_types_of_the_others() -> None:

@@ -9,9 +9,9 @@ from twinbus.core import errors, limits
 from twinbus.core.descriptions import RuleDescription
 from twinbus.engine import settlement
 from twinbus.engine import stored as form
-from twinbus.engine.entities import Subscription
 from twinbus.engine.message import take_in
 from twinbus.engine.settlement import Settlement
+from twinbus.engine.topics import Subscription
 
 RED = RuleDescription("red", "sql", "color = 'red'")
 BROKEN = RuleDescription("broken", "sql", "10 / n > 1")

@@ -27,8 +27,8 @@ from twinbus.amqp.sections import BATCH_FORMAT
 from twinbus.amqp.types import Described, UInt, ULong
 from twinbus.core.descriptions import SubscriptionDescription, TopicDescription
 from twinbus.engine.consumer import Lock
-from twinbus.engine.entities import Topic
 from twinbus.engine.message import take_in
+from twinbus.engine.topics import Topic
 from twinbus.server import broker as broker_module
 
 UNSETTLED = 1_000

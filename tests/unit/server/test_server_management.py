@@ -18,7 +18,7 @@ from twinbus.core import errors
 from twinbus.core.descriptions import RuleDescription
 from twinbus.core.errors import BusError
 from twinbus.engine.index import DEFERRED
-from twinbus.server.bridge import Replies
+from twinbus.server.replies import Replies
 from twinbus.server.requests import RequestNode
 
 NODE = "q/$management"

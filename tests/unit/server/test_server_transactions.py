@@ -11,7 +11,7 @@ from tests.unit.engine.engine_kit import Kit, payload
 from tests.unit.server.test_server_bridge import CONTROL, Work, refusal_in
 from twinbus.amqp.types import Described, UInt, ULong
 from twinbus.core.names import DEAD_LETTER_STREAM
-from twinbus.server.bridge import Replies
+from twinbus.server.replies import Replies
 
 RELEASED = Described(ULong(0x26), [])
 REJECTED = Described(ULong(0x25), [])

@@ -39,10 +39,11 @@ from twinbus.admin.forwards import new_forwards
 from twinbus.core import errors, names
 from twinbus.core.descriptions import LISTEN, MANAGE, SEND
 from twinbus.core.errors import BusError
-from twinbus.engine.entities import Entity, Holder, Queue, Subscription
+from twinbus.engine.entities import Entity, Holder, Queue
 from twinbus.engine.namespace import Namespace
 from twinbus.engine.rules import Rule
 from twinbus.engine.stream import Stream
+from twinbus.engine.topics import Subscription
 from twinbus.server.administration import NamespaceAdministration
 from twinbus.server.service import Service
 

@@ -18,11 +18,12 @@ from twinbus.amqp.errors import DecodeError
 from twinbus.core import errors
 from twinbus.core.errors import BusError
 from twinbus.engine import records
-from twinbus.engine.entities import Entity, Holder, Subscription, Topic
+from twinbus.engine.entities import Entity, Holder
 from twinbus.engine.index import ACTIVE, DEFERRED, SCHEDULED
 from twinbus.engine.message import Message, take_in
 from twinbus.engine.returning import hand_on, resubmit
 from twinbus.engine.stream import Stream
+from twinbus.engine.topics import Topic
 from twinbus.engine.view import View
 from twinbus.filters import Action, EvaluationError, FilterError, sql_action
 from twinbus.forms import message_form
@@ -205,7 +206,7 @@ def _move(stream: Stream, seq: int, message: Message, target: Entity, now_ms: in
     if isinstance(target, Holder) and target.main.sessions is not None and not message.session_id():
         raise BusError(errors.NOT_ALLOWED, f"'{target.path}' requires sessions: give a session id.")
     is_later = message.scheduled_ms > now_ms
-    if isinstance(target, Topic) and not is_later and not _is_taken(target, message):
+    if isinstance(target, Topic) and not is_later and not target.reaches_anybody(message):
         # A topic keeps nothing: the last copy of the message would be gone.
         text = f"No subscription of '{target.path}' would take the message."
         raise BusError(errors.NOT_ALLOWED, text)
@@ -214,28 +215,6 @@ def _move(stream: Stream, seq: int, message: Message, target: Entity, now_ms: in
         target.schedule(message, now_ms)
     else:
         target.accept(message, now_ms, message.ttl_ms, 0)
-
-
-def _is_taken(topic: Topic, message: Message) -> bool:
-    """Whether a message that is sent to a topic gets to anybody."""
-    view = View(message, uuid4)
-    return any(
-        _takes(subscription, message, view)
-        for subscription in topic.subscriptions.values()
-        if not subscription.send_disabled
-    )
-
-
-def _takes(subscription: Subscription, message: Message, view: View) -> bool:
-    try:
-        # All of them: one that fails keeps out what another has let in (D6).
-        matching = [rule for rule in subscription.rules.values() if rule.matches(view)]
-        for rule in matching:
-            if rule.action is not None:
-                rule.act(message, uuid4)
-    except EvaluationError:
-        return subscription.description.dead_lettering_on_filter_evaluation_exceptions
-    return bool(matching)
 
 
 def _deletable(state: str) -> bytes:

@@ -20,8 +20,9 @@ from twinbus.core.descriptions import (
     TopicDescription,
 )
 from twinbus.core.errors import BusError
-from twinbus.engine.entities import Entity, Queue, Subscription, Topic
+from twinbus.engine.entities import Entity, Queue
 from twinbus.engine.stream import Stream
+from twinbus.engine.topics import Subscription, Topic
 from twinbus.server.administration import NamespaceAdministration
 
 SESSIONS_MAX = 200

@@ -14,7 +14,7 @@ from typing import Any
 
 from twinbus.core import names
 from twinbus.core.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
-from twinbus.engine.entities import Entity, Queue, Subscription, Topic
+from twinbus.engine.entities import Entity, Queue
 from twinbus.engine.index import (
     ACTIVE,
     DEFERRED,
@@ -25,6 +25,7 @@ from twinbus.engine.index import (
 )
 from twinbus.engine.namespace import Namespace
 from twinbus.engine.stream import Stream
+from twinbus.engine.topics import Subscription, Topic
 
 FRESH_MS = 1_000
 #: Entities looked at before others have their turn.

@@ -13,9 +13,10 @@ from twinbus.admin.forms import CORRELATION
 from twinbus.core import errors
 from twinbus.core.descriptions import RuleDescription
 from twinbus.core.errors import BusError
-from twinbus.engine.entities import Entity, Subscription, Topic
+from twinbus.engine.entities import Entity
 from twinbus.engine.message import Message
 from twinbus.engine.rules import Rule
+from twinbus.engine.topics import Subscription, Topic
 from twinbus.engine.view import View
 from twinbus.filters import EvaluationError
 
