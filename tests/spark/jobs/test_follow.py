@@ -87,6 +87,33 @@ def test_a_crash_and_a_late_file_change_nothing_l2(
     assert_same(spark, "audit", root, out)
 
 
+def test_what_retention_took_before_it_was_read_is_missing_and_no_end_l2(
+    spark: SparkSession, clean: Clean, tmp_path: Path
+) -> None:
+    """A run is stopped inside a batch, and its file is gone before the next one."""
+    root, out = tmp_path / "capture", tmp_path / "out"
+    shutil.copytree(clean[0], root)
+
+    def publish(tables: Tables, batch: int) -> None:
+        write_tables(str(out))(tables, batch)
+        if batch == 1:
+            raise RuntimeError("the power went out")
+
+    query = follow(
+        spark, "audit", [str(root)], str(out), publish=publish, files_per_trigger=1,
+        availableNow=True,
+    )  # fmt: skip
+    with pytest.raises(StreamingQueryException, match="the power went out"):
+        query.awaitTermination(200)
+    planned = (out / "checkpoint" / "sources" / "0" / "1").read_text()
+    (taken,) = (file for file in faults.files(root) if file.name in planned)
+    taken.unlink()
+    to_the_end(spark, "audit", root, out)
+    kinds = [row.kind for row in spark.read.parquet(str(out / "violations")).collect()]
+    assert "missing_file" in kinds
+    assert_same(spark, "audit", root, out)
+
+
 @pytest.mark.parametrize("job", ["latency", "failovers"])
 def test_a_capture_with_nothing_for_the_job_is_followed_l2(
     spark: SparkSession, tmp_path: Path, job: str
