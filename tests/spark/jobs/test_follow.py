@@ -33,6 +33,22 @@ def to_the_end(spark: SparkSession, job: str, root: Path, out: Path) -> None:
     assert query.awaitTermination(200)
 
 
+def stop_in_second_batch(spark: SparkSession, root: Path, out: Path) -> None:
+    """An audit, one file a batch, that ends when its second batch is done and not committed."""
+
+    def publish(tables: Tables, batch: int) -> None:
+        write_tables(str(out))(tables, batch)
+        if batch == 1:
+            raise RuntimeError("the power went out")
+
+    query = follow(
+        spark, "audit", [str(root)], str(out), publish=publish, files_per_trigger=1,
+        availableNow=True,
+    )  # fmt: skip
+    with pytest.raises(StreamingQueryException, match="the power went out"):
+        query.awaitTermination(200)
+
+
 def assert_same(spark: SparkSession, job: str, root: Path, out: Path) -> None:
     for name, table in run(job, read_capture(spark, str(root))).items():
         assert rows_of(spark.read.parquet(str(out / name))) == rows_of(table), name
@@ -63,20 +79,7 @@ def test_a_crash_and_a_late_file_change_nothing_l2(
     late = faults.files(root)[1]
     aside = tmp_path / late.name
     late.rename(aside)
-    done: list[int] = []
-
-    def publish(tables: Tables, batch: int) -> None:
-        write_tables(str(out))(tables, batch)
-        done.append(batch)
-        if len(done) == 2:
-            raise RuntimeError("the power went out")
-
-    query = follow(
-        spark, "audit", [str(root)], str(out), publish=publish, files_per_trigger=1,
-        availableNow=True,
-    )  # fmt: skip
-    with pytest.raises(StreamingQueryException, match="the power went out"):
-        query.awaitTermination(200)
+    stop_in_second_batch(spark, root, out)
     to_the_end(spark, "audit", root, out)
     kinds = [row.kind for row in spark.read.parquet(str(out / "violations")).collect()]
     assert kinds == ["missing_file"]
@@ -93,18 +96,7 @@ def test_what_retention_took_before_it_was_read_is_missing_and_no_end_l2(
     """A run is stopped inside a batch, and its file is gone before the next one."""
     root, out = tmp_path / "capture", tmp_path / "out"
     shutil.copytree(clean[0], root)
-
-    def publish(tables: Tables, batch: int) -> None:
-        write_tables(str(out))(tables, batch)
-        if batch == 1:
-            raise RuntimeError("the power went out")
-
-    query = follow(
-        spark, "audit", [str(root)], str(out), publish=publish, files_per_trigger=1,
-        availableNow=True,
-    )  # fmt: skip
-    with pytest.raises(StreamingQueryException, match="the power went out"):
-        query.awaitTermination(200)
+    stop_in_second_batch(spark, root, out)
     planned = (out / "checkpoint" / "sources" / "0" / "1").read_text()
     (taken,) = (file for file in faults.files(root) if file.name in planned)
     taken.unlink()
