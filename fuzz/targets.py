@@ -84,7 +84,7 @@ def message(data: bytes) -> None:
         taken.application_properties()
         taken.merge_properties({"added": 1})
         buried = Message(taken.buried("reason", "description", "q").stored)
-        buried.forget_death()
+        buried.revive(7, 3)
     except (DecodeError, BusError):
         return
     for rule in _RULES:
