@@ -49,6 +49,7 @@ check: setup ## Lint, format, types, layers, dependencies
 	$(BIN)/ruff check src tests bench fuzz tools examples setup.py
 	$(BIN)/ruff format --check src tests bench fuzz tools examples setup.py
 	$(BIN)/mypy
+	MYPYPATH=src $(BIN)/mypy --explicit-package-bases --follow-imports silent fuzz tools examples
 	$(BIN)/lint-imports
 	$(BIN)/python tools/async_to_sync.py --check
 	$(BIN)/python tools/audit.py

@@ -59,7 +59,7 @@ OPERATIONS: dict[str, tuple[str, ...]] = {
 _NUMBERS = (*range(12), -1, 2**31, 2**62, 2**63 - 1)
 _STATES = ("active", "deferred", "scheduled", "locked", "reserved", "")
 _TEXTS = ("", "a", "b", "1=1", "SET x = 1", "$Default")
-_RULES = (
+_RULES: tuple[dict[str, object], ...] = (
     {"sql-filter": {"expression": "1=1"}},
     {"sql-filter": {"expression": "(("}},
     {"correlation-filter": {"label": "x", "properties": {"number": Int(7)}}},
