@@ -26,7 +26,7 @@ serve: setup ## Run the broker on ./twinbus-data and print the connection string
 	$(BIN)/twinbus serve
 
 .PHONY: test
-test: setup js $(STAMPS)/spark.jsa ## Run the tests but for the slow ones, in eleven minutes
+test: setup js $(STAMPS)/spark.jsa ## Run the tests but for the slow ones, in ten minutes
 	$(TEST) $(PARALLEL) $(APART:%=--ignore %)
 	$(TEST) $(PARALLEL) -n 2 tests/pairing
 	$(TEST) $(PARALLEL) tests/browser
