@@ -207,6 +207,7 @@ def test_the_documents_loop_ends_in_the_dead_letter_queue(
     send(client, queue, "poison")
     attempts = 0
     with client.get_queue_receiver(queue) as receiver:
+        # Long enough for a delivery that must come, beside fifteen other tests.
         while got := receiver.receive_messages(max_wait_time=3):
             assert got[0].delivery_count == attempts
             receiver.abandon_message(got[0])
